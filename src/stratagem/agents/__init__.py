@@ -1,0 +1,1 @@
+"""Who acts: policies of plain code and language agents."""

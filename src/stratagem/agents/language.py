@@ -1,0 +1,163 @@
+"""The language agent policy (LAP) of Dilkes et al. 2025: a language model that plays.
+
+The paper's tuple (L, G, T, psi) is :class:`LanguageAgent`'s ``model``, ``generation``, ``template`` and ``parser``. One
+decision is: fill the template with the current observation (no history), sample a completion, parse it. A completion
+without a valid action is data: ``Decision.action`` is None and ``parse_error`` says why. What the game is then given is
+the ``recovery`` strategy, which the rollout applies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from stratagem.agents.parsing import ActionParser, ParseError, parse_action
+from stratagem.agents.prompts import PromptTemplate, load_template
+from stratagem.errors import ConfigError
+from stratagem.models.base import Completion, GenerationConfig, LanguageModel, Request
+
+__all__ = ["AgentConfig", "Decision", "LanguageAgent", "Recovery", "Shaping"]
+
+Recovery = Literal["no_action", "random", "end"]
+"""What follows an invalid action: the game gets no action, a random legal one, or the episode ends."""
+
+Shaping = Callable[[str, int], float]
+"""Phi: (answer with the assistant's prefix, number of sampled tokens) -> a number, zero or less."""
+
+_RECOVERIES: tuple[Recovery, ...] = ("no_action", "random", "end")
+
+
+def _check(recovery: str, invalid_penalty: float) -> None:
+    if recovery not in _RECOVERIES:
+        raise ConfigError(f"recovery={recovery!r} is not a strategy; use one of {', '.join(_RECOVERIES)}.")
+    if not invalid_penalty <= 0:
+        raise ConfigError(
+            f"invalid_penalty={invalid_penalty!r} would reward invalid actions; use a number of 0 or less."
+        )
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Settings of a language agent, as a recipe writes them."""
+
+    template: str = "action"
+    """A built-in template or the path of a template file; "think_plan_action" is the paper's structure."""
+    max_new_tokens: int = 200
+    """Tokens of one completion; the paper trains with 200."""
+    temperature: float = 1.0
+    """Divides the logits; 0 is greedy. The paper does not say."""
+    top_k: int | None = None
+    """Keep the k most probable tokens; None is off."""
+    top_p: float | None = None
+    """Keep the smallest set of tokens whose probability reaches p; None is off."""
+    min_p: float | None = None
+    """Keep tokens with at least min_p times the highest probability; None is off."""
+    recovery: Recovery = "no_action"
+    """What follows an invalid action; the paper takes no action."""
+    invalid_penalty: float = -0.5
+    """Added to the environment reward of a step without a valid action; the paper uses -0.5."""
+    tag: str = "action"
+    """The tag around the action; its closing tag ends a completion."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        self.generation()  # checks max_new_tokens, temperature, top_k, top_p and min_p
+        _check(self.recovery, self.invalid_penalty)
+        if not re.fullmatch(r"[A-Za-z][\w-]*", self.tag):
+            raise ConfigError(f"tag={self.tag!r} is not the name of a tag; write a word without brackets, as 'action'.")
+
+    def generation(self) -> GenerationConfig:
+        """Return the sampling settings; a completion ends at the closing tag."""
+        return GenerationConfig(
+            self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.min_p, (f"</{self.tag}>",)
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the agent said and what it means."""
+
+    action: str | None
+    """The legal action, or None."""
+    parse_error: ParseError | None
+    """Why ``action`` is None; None for a valid action."""
+    completion: Completion
+    """As sampled."""
+    shaping: float = 0.0
+    """Phi_t, the format penalty (0 without one)."""
+
+
+@dataclass(frozen=True)
+class LanguageAgent:
+    """A policy made of a language model, its sampling settings, a template and a parser."""
+
+    model: LanguageModel
+    generation: GenerationConfig
+    template: PromptTemplate
+    parser: ActionParser = parse_action
+    format_penalty: Shaping | None = None
+    """None is no shaping; see :class:`stratagem.rewards.format.FormatPenalty`."""
+    recovery: Recovery = "no_action"
+    invalid_penalty: float = -0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        _check(self.recovery, self.invalid_penalty)
+
+    @classmethod
+    def from_config(
+        cls, model: LanguageModel, config: AgentConfig, format_penalty: Shaping | None = None
+    ) -> LanguageAgent:
+        """Build an agent from its settings.
+
+        Raises:
+            ConfigError: the template is unknown, or its tags do not hold ``config.tag``.
+        """
+        template = load_template(config.template)
+        if template.tags and config.tag not in template.tags:
+            raise ConfigError(
+                f"tag={config.tag!r} is not asked for by template {template.name!r}, whose tags are "
+                f"{', '.join(template.tags)}; set tag to one of them or choose another template."
+            )
+        return cls(
+            model=model,
+            generation=config.generation(),
+            template=template,
+            parser=partial(parse_action, tag=config.tag),
+            format_penalty=format_penalty,
+            recovery=config.recovery,
+            invalid_penalty=config.invalid_penalty,
+        )
+
+    def request(self, observation: str, uniforms: np.ndarray | None = None) -> Request:
+        """Return what the model is asked for one observation."""
+        return Request(self.template.messages(observation), self.generation, uniforms, self.template.assistant_prefix)
+
+    def read(self, completion: Completion, legal_actions: tuple[str, ...]) -> Decision:
+        """Return what a completion means; the prefix the assistant was given is part of its answer."""
+        text = self.template.assistant_prefix + completion.text
+        parsed = self.parser(text, legal_actions)
+        # A server may count tokens without naming them.
+        num_tokens = completion.num_completion_tokens or len(completion.completion_ids)
+        shaping = self.format_penalty(text, num_tokens) if self.format_penalty is not None else 0.0
+        return Decision(parsed.action, parsed.error, completion, shaping)
+
+    async def decide(
+        self, observation: str, legal_actions: tuple[str, ...], uniforms: np.ndarray | None = None
+    ) -> Decision:
+        """Sample and read one completion.
+
+        Args:
+            observation: what the player sees now.
+            legal_actions: the words that are legal now.
+            uniforms: [>= max_new_tokens] in [0, 1), one for each token; None for greedy or a server.
+
+        Raises:
+            ModelError: the model cannot answer.
+        """
+        return self.read(await self.model.generate(self.request(observation, uniforms)), legal_actions)

@@ -1,0 +1,1 @@
+"""The learning algorithms: one paper per file, shared pure maths beside them."""

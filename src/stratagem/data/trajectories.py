@@ -1,0 +1,202 @@
+"""Trajectories on disk: one Parquet file per iteration, one row per step.
+
+Any Parquet reader opens the files. What is read back equals what was written, to the last bit. A trajectory without
+steps (its game failed on reset) is one row with ``step`` = -1 and nulls in the columns of a step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stratagem.errors import RunError
+from stratagem.files import atomic_write
+from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup
+
+__all__ = ["SCHEMA", "StoredGroup", "read_trajectories", "trajectory_file", "write_trajectories"]
+
+SCHEMA = pa.schema(
+    [
+        # Where the step belongs.
+        pa.field("iteration", pa.int32(), nullable=False),
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("episode", pa.int32(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        # The episode; the same in all of its rows.
+        pa.field("game", pa.string(), nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("course", pa.int64(), nullable=False),
+        pa.field("player", pa.int32(), nullable=False),
+        pa.field("terminated", pa.bool_(), nullable=False),
+        pa.field("truncated", pa.bool_(), nullable=False),
+        pa.field("stop_reason", pa.string(), nullable=False),
+        pa.field("success", pa.bool_()),
+        pa.field("info", pa.string(), nullable=False),  # JSON
+        pa.field("advantage", pa.float64()),  # of the episode, as the update used it; null where there was none
+        # The step.
+        pa.field("observation", pa.string()),
+        pa.field("completion", pa.string()),
+        pa.field("action", pa.string()),  # null: no valid action, see parse_error
+        pa.field("executed_action", pa.string()),  # what the game was given
+        pa.field("parse_error", pa.string()),
+        pa.field("reward", pa.float64()),
+        pa.field("invalid_penalty", pa.float64()),
+        pa.field("shaping", pa.float64()),
+        pa.field("state_key", pa.string()),
+        pa.field("prompt_ids", pa.list_(pa.int32())),
+        pa.field("completion_ids", pa.list_(pa.int32())),
+        # float64 holds a sampler's float32 as well as its float64; zstd removes the unused half.
+        pa.field("logprobs", pa.list_(pa.float64())),
+        pa.field("finish", pa.string()),
+    ],
+    metadata={"stratagem.schema": "1"},
+)
+"""Columns of a trajectory file, in order."""
+
+_STEP_COLUMNS = ("observation", "completion", "action", "executed_action", "parse_error", "reward", "invalid_penalty")
+_STEP_COLUMNS += ("shaping", "state_key", "prompt_ids", "completion_ids", "logprobs", "finish")
+
+
+@dataclass(frozen=True)
+class StoredGroup:
+    """A group as it was trained on."""
+
+    iteration: int
+    index: int
+    """Place of the group within its iteration."""
+    group: TrajectoryGroup
+    advantages: tuple[float | None, ...]
+    """One number for each trajectory; None where it took no part in the update."""
+
+
+def trajectory_file(folder: Path, iteration: int) -> Path:
+    """Return the file of an iteration: ``000012.parquet``."""
+    return folder / f"{iteration:06d}.parquet"
+
+
+def write_trajectories(
+    folder: Path,
+    iteration: int,
+    groups: Sequence[TrajectoryGroup],
+    advantages: Sequence[Sequence[float | None]] | None = None,
+) -> Path:
+    """Write the trajectories of one iteration, replacing the file if it is there.
+
+    Args:
+        folder: the run's ``trajectories`` folder.
+        iteration: names the file.
+        groups: everything that was played.
+        advantages: one number for each trajectory of each group, or None.
+
+    Raises:
+        RunError: the disk is full or the folder is gone.
+    """
+    rows: list[dict[str, Any]] = []
+    for index, group in enumerate(groups):
+        group_advantages = advantages[index] if advantages is not None else [None] * len(group.trajectories)
+        for episode, (trajectory, advantage) in enumerate(zip(group.trajectories, group_advantages, strict=True)):
+            shared = {
+                "iteration": iteration,
+                "group": index,
+                "episode": episode,
+                "advantage": None if advantage is None else float(advantage),
+                **_episode_columns(trajectory),
+            }
+            if not trajectory.steps:
+                rows.append({**shared, "step": -1})
+            for number, step in enumerate(trajectory.steps):
+                rows.append({**shared, "step": number, **{name: getattr(step, name) for name in _STEP_COLUMNS}})
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    path = trajectory_file(folder, iteration)
+    try:
+        atomic_write(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", compression_level=6))
+    except OSError as error:
+        raise RunError(
+            f"Trajectories of iteration {iteration} could not be written to {str(path)!r} ({error.strerror}); "
+            "free some space, or set run.save_trajectories = false."
+        ) from error
+    return path
+
+
+def read_trajectories(paths: Path | Iterable[Path]) -> list[StoredGroup]:
+    """Return the groups in files, in the order of the files.
+
+    Args:
+        paths: trajectory files; a folder stands for all of its files, oldest first.
+
+    Raises:
+        RunError: a file is missing, damaged, or not a trajectory file.
+    """
+    if isinstance(paths, Path):
+        paths = sorted(paths.glob("*.parquet")) if paths.is_dir() else [paths]
+    return [group for path in paths for group in _read_file(path)]
+
+
+def _read_file(path: Path) -> list[StoredGroup]:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"Trajectory file {str(path)!r} cannot be read ({error}); restore it from a copy.") from error
+    if not table.schema.equals(SCHEMA):
+        missing = sorted(set(SCHEMA.names) - set(table.schema.names))
+        raise RunError(
+            f"{str(path)!r} is not a trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
+            "read it with the version that its run's provenance.json names."
+        )
+    groups: dict[tuple[int, int], dict[int, list[dict[str, Any]]]] = {}
+    for row in table.to_pylist():
+        groups.setdefault((row["iteration"], row["group"]), {}).setdefault(row["episode"], []).append(row)
+    return [
+        StoredGroup(
+            iteration=iteration,
+            index=index,
+            group=TrajectoryGroup(tuple(_trajectory(rows) for rows in episodes.values())),
+            advantages=tuple(rows[0]["advantage"] for rows in episodes.values()),
+        )
+        for (iteration, index), episodes in groups.items()
+    ]
+
+
+def _episode_columns(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "game": trajectory.game,
+        "seed": trajectory.seed,
+        "course": trajectory.course,
+        "player": trajectory.player,
+        "terminated": trajectory.terminated,
+        "truncated": trajectory.truncated,
+        "stop_reason": trajectory.stop_reason.value,
+        "success": trajectory.success,
+        "info": json.dumps(trajectory.info),
+    }
+
+
+def _trajectory(rows: list[dict[str, Any]]) -> Trajectory:
+    first = rows[0]
+    return Trajectory(
+        game=first["game"],
+        seed=first["seed"],
+        course=first["course"],
+        player=first["player"],
+        steps=tuple(_step(row) for row in rows if row["step"] >= 0),
+        terminated=first["terminated"],
+        truncated=first["truncated"],
+        stop_reason=StopReason(first["stop_reason"]),
+        success=first["success"],
+        info=json.loads(first["info"]),
+    )
+
+
+def _step(row: dict[str, Any]) -> Step:
+    values = {name: row[name] for name in _STEP_COLUMNS}
+    for name in ("prompt_ids", "completion_ids", "logprobs"):
+        values[name] = tuple(values[name])
+    if values["finish"] is not None:
+        values["finish"] = Finish(values["finish"])
+    return Step(**values)

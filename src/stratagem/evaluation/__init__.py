@@ -1,0 +1,1 @@
+"""Fixed panels, statistics, tables, figures, published records."""

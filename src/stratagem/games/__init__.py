@@ -1,0 +1,68 @@
+"""Games with text, by name.
+
+``GAMES`` holds the games and ``VARIANTS`` the named settings of papers; :func:`make` accepts both. Adding a game is one
+file and one line here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from stratagem.errors import ConfigError, UnknownNameError
+from stratagem.games.base import Game, GameStep
+from stratagem.games.frozen_lake import FrozenLake
+from stratagem.games.snake import Snake
+
+__all__ = ["GAMES", "VARIANTS", "Game", "GameStep", "make", "parameters"]
+
+GAMES: dict[str, type[Game]] = {
+    "frozen_lake": FrozenLake,
+    "snake": Snake,
+}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "FrozenLake-NotSlippery": ("frozen_lake", {"slippery": False}),
+    "FrozenLake-Slippery": ("frozen_lake", {"slippery": True}),
+    "Snake-Standard": ("snake", {"apple_reward": 1.0}),
+    "Snake-Poison": ("snake", {"apple_reward": -1.0}),
+}
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """Return the parameters of a game or variant with their defaults.
+
+    >>> parameters("FrozenLake-Slippery")["slippery"]
+    True
+
+    Raises:
+        UnknownNameError: neither a game nor a variant.
+    """
+    if name not in GAMES and name not in VARIANTS:
+        raise UnknownNameError("game", name, (*GAMES, *VARIANTS))
+    game, preset = VARIANTS.get(name, (name, {}))
+    signature = inspect.signature(GAMES[game])
+    return {key: parameter.default for key, parameter in signature.parameters.items()} | preset
+
+
+def make(name: str, **params: Any) -> Game:
+    """Return a new game by name; ``params`` go over the variant's preset.
+
+    >>> make("frozen_lake", size=8).max_steps
+    20
+
+    Raises:
+        UnknownNameError: neither a game nor a variant; the nearest name is suggested.
+        ConfigError: a parameter that the game does not have, or a bad value of one.
+    """
+    known = parameters(name)
+    for key in params:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"{key}={params[key]!r} is not a parameter of {name}.{hint} Parameters: {', '.join(known)}."
+            )
+    game, preset = VARIANTS.get(name, (name, {}))
+    return GAMES[game](**(preset | params))

@@ -1,0 +1,220 @@
+"""Attention on a token tree, plugged into transformers' attention interface.
+
+``model.set_attn_implementation(TREE_ATTENTION)`` makes every layer call :func:`tree_attention_forward`. Without a
+``tree`` argument in the forward call it is plain scaled-dot-product attention, so the model still works as usual. With
+one, the batch is one packed row of nodes, and each node attends to its ancestors and itself, block by block
+(:class:`stratagem.models.tree.AttentionBlock`).
+
+The kernel is written out as matrix products with its own backward pass: per block it needs one [heads, block, keys]
+score matrix, and gradients of keys and values are added in place, where automatic differentiation of a gather would
+make a full-size tensor for every block. Query heads that share a key head are folded into the rows of one product.
+
+Notation: N nodes, H query heads, h key heads, D head width, B block rows, K block keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from stratagem.models.tree import TokenTree, attention_blocks
+
+__all__ = ["TREE_ATTENTION", "KeyValueStore", "TreeLayout", "tree_attention_forward"]
+
+TREE_ATTENTION = "stratagem_tree"
+
+
+@dataclass(frozen=True)
+class Block:
+    """An attention block as tensors."""
+
+    start: int
+    stop: int
+    keys: Tensor
+    """[K] int64 rows of the key tensor."""
+    bias: Tensor
+    """[B, K] 0 where a node attends, -inf elsewhere."""
+
+
+class TreeLayout:
+    """The blocks of a tree, made once for a batch and used by all layers."""
+
+    def __init__(self, tree: TokenTree, *, block_size: int = 128, device: torch.device | str = "cpu") -> None:
+        """Prepare a layout; blocks are made when the first layer asks for its window."""
+        self._tree = tree
+        self._block_size = block_size
+        self._device = torch.device(device)
+        self._blocks: dict[int | None, list[Block]] = {}
+
+    def blocks(self, window: int | None) -> list[Block]:
+        """Return the blocks of a layer with this sliding window (None: full attention)."""
+        if window is not None and window > int(self._tree.depths.max()):
+            window = None  # no row is long enough to feel it
+        if window not in self._blocks:
+            self._blocks[window] = [
+                make_block(block.start, block.stop, block.keys, block.mask, self._device)
+                for block in attention_blocks(
+                    self._tree.parents, self._tree.depths, block_size=self._block_size, window=window
+                )
+            ]
+        return self._blocks[window]
+
+
+class KeyValueStore:
+    """Keys and values of earlier tokens, and where this batch writes its own; see :mod:`stratagem.models.decoding`."""
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor]) -> None:
+        """Wrap preallocated [capacity, h, D] tensors, one for each layer."""
+        self.keys = keys
+        self.values = values
+        self.slots: Tensor = torch.empty(0, dtype=torch.int64)
+        self._blocks: dict[int | None, list[Block]] = {}
+
+    def set_batch(self, slots: Tensor, blocks: dict[int | None, list[Block]]) -> None:
+        """Say where the next forward pass writes, and its blocks, whose ``keys`` are slots."""
+        self.slots = slots
+        self._blocks = blocks
+
+    def blocks(self, window: int | None) -> list[Block]:
+        """Return the blocks for a layer with this window."""
+        return self._blocks[window if window in self._blocks else None]
+
+
+def make_block(start: int, stop: int, keys: Any, mask: Any, device: torch.device) -> Block:
+    """Turn index and mask arrays into tensors."""
+    bias = torch.zeros(mask.shape, dtype=torch.float32)
+    bias.masked_fill_(~torch.from_numpy(mask), float("-inf"))
+    return Block(start, stop, torch.from_numpy(keys).to(device), bias.to(device))
+
+
+def _fold(rows: Tensor, num_key_heads: int) -> Tensor:
+    """[B, H, D] -> [h, (H/h)*B, D]: query heads of one key head become rows."""
+    count, heads, width = rows.shape
+    share = heads // num_key_heads
+    return rows.view(count, num_key_heads, share, width).permute(1, 2, 0, 3).reshape(num_key_heads, share * count, width)
+
+
+def _unfold(folded: Tensor, count: int) -> Tensor:
+    """[h, (H/h)*B, D] -> [B, H, D]; inverse of :func:`_fold`."""
+    key_heads, rows, width = folded.shape
+    share = rows // count
+    return folded.view(key_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, key_heads * share, width)
+
+
+def _probabilities(query: Tensor, key: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Softmax over keys, [h, (H/h)*B, K], in the dtype of the query."""
+    scores = torch.bmm(query, key.transpose(1, 2))
+    share = scores.shape[1] // bias.shape[0]
+    scores = torch.add(bias, scores.view(scores.shape[0], share, *bias.shape), alpha=scale)
+    return torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype).flatten(1, 2)
+
+
+class _TreeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
+        """Attend; query [N, H, D], key and value [N, h, D]."""
+        ctx.save_for_backward(query, key, value)
+        ctx.blocks, ctx.scale = blocks, scale
+        return _attend(query, key, value, blocks, scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+        """Recompute the probabilities of each block, then the five products of attention's derivative."""
+        query, key, value = ctx.saved_tensors
+        num_key_heads = key.shape[1]
+        grad_query = torch.empty_like(query)
+        # Shared keys get contributions from many blocks: add them up in float32.
+        grad_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
+        grad_value = torch.zeros(value.shape, dtype=torch.float32, device=value.device)
+        for block in ctx.blocks:
+            rows = slice(block.start, block.stop)
+            count = block.stop - block.start
+            folded_query = _fold(query[rows], num_key_heads)
+            folded_grad = _fold(grad_output[rows], num_key_heads)
+            block_key = key.index_select(0, block.keys).transpose(0, 1)
+            block_value = value.index_select(0, block.keys).transpose(0, 1)
+            p = _probabilities(folded_query, block_key, block.bias, ctx.scale)
+            grad_value.index_add_(0, block.keys, torch.bmm(p.transpose(1, 2), folded_grad).transpose(0, 1).float())
+            grad_p = torch.bmm(folded_grad, block_value.transpose(1, 2))
+            inner = (grad_p * p).sum(-1, keepdim=True)
+            grad_scores = (grad_p.sub_(inner)).mul_(p).mul_(ctx.scale)
+            grad_query[rows] = _unfold(torch.bmm(grad_scores, block_key), count)
+            grad_block_key = torch.bmm(grad_scores.transpose(1, 2), folded_query)
+            grad_key.index_add_(0, block.keys, grad_block_key.transpose(0, 1).float())
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
+    num_key_heads = key.shape[1]
+    output = torch.empty_like(query)
+    for block in blocks:
+        rows = slice(block.start, block.stop)
+        block_key = key.index_select(0, block.keys).transpose(0, 1)
+        block_value = value.index_select(0, block.keys).transpose(0, 1)
+        p = _probabilities(_fold(query[rows], num_key_heads), block_key, block.bias, scale)
+        output[rows] = _unfold(torch.bmm(p, block_value), block.stop - block.start)
+    return output
+
+
+def tree_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    tree: TreeLayout | KeyValueStore | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend on the tree; the signature that transformers calls.
+
+    Args:
+        module: the attention layer; ``layer_idx`` is read for the store.
+        query: [1, H, N, D] after position embedding.
+        key: [1, h, N, D].
+        value: [1, h, N, D].
+        attention_mask: only without a tree.
+        scaling: factor of the scores; 1/sqrt(D) if None.
+        dropout: must be 0 with a tree.
+        sliding_window: the layer's window, itself included; None is full attention.
+        tree: layout of the packed row (training) or store (sampling); None is plain attention.
+        kwargs: passed on without a tree.
+
+    Returns:
+        [1, N, H, D] and None.
+    """
+    if tree is None:
+        return sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            **kwargs,
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    blocks = tree.blocks(sliding_window)
+    if isinstance(tree, KeyValueStore):
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        tree.keys[layer].index_copy_(0, tree.slots, k)
+        tree.values[layer].index_copy_(0, tree.slots, v)
+        return _attend(q, tree.keys[layer], tree.values[layer], blocks, scale).unsqueeze(0), None
+    output: Tensor = _TreeAttention.apply(q, k, v, blocks, scale)  # type: ignore[no-untyped-call]
+    return output.unsqueeze(0), None
+
+
+# Registration is the one thing that importing this module does: transformers looks implementations up by name.
+AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
+AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)

@@ -1,0 +1,114 @@
+"""The language model behind an agent: tokens in, tokens out; it knows nothing of games.
+
+Log-probabilities are those of the *sampling distribution*: softmax(logits / temperature), then top-k, top-p, min-p
+truncation and renormalisation, in this order. The learner recomputes them with the temperature alone and refuses
+truncated sampling for training, so that the importance ratio starts at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from stratagem.errors import ConfigError
+from stratagem.types import Finish
+
+__all__ = ["Completion", "GenerationConfig", "LanguageModel", "Message", "Request"]
+
+Message = dict[str, str]
+"""``{"role": "system" | "user" | "assistant", "content": "..."}``."""
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How tokens are drawn (the papers' G)."""
+
+    max_new_tokens: int = 200
+    """Completion limit in tokens; 200 in MS-GRPO's training."""
+    temperature: float = 1.0
+    """Divides the logits; 0 means the most probable token."""
+    top_k: int | None = None
+    """Keep the k most probable tokens; None is off."""
+    top_p: float | None = None
+    """Keep the smallest set of tokens whose probability reaches p; None is off."""
+    min_p: float | None = None
+    """Keep tokens with at least min_p times the highest probability; None is off."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion once they appear; kept in it."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens={self.max_new_tokens!r} leaves nothing to sample; set it to 1 or more.")
+        if self.temperature < 0:
+            raise ConfigError(f"temperature={self.temperature!r} is negative; use 0 for greedy or a positive number.")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k={self.top_k!r} keeps no token; use 1 or more, or leave it out.")
+        for name in ("top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise ConfigError(f"{name}={value!r} is not in (0, 1]; leave it out to switch it off.")
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens with positive probability can never be drawn."""
+        return self.top_k is not None or self.min_p is not None or (self.top_p is not None and self.top_p < 1)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to sample."""
+
+    messages: tuple[tuple[str, str], ...]
+    """(role, content) pairs, oldest first."""
+    config: GenerationConfig
+    uniforms: np.ndarray | None = None
+    """[>= max_new_tokens] float64 in [0, 1): token k is the inverse CDF at uniforms[k]. None: greedy only, or a model
+    that cannot take them (a server)."""
+    assistant_prefix: str = ""
+    """Text the assistant's turn begins with; part of the prompt, never trained."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a model answered."""
+
+    text: str
+    """The completion, special tokens left out, without ``assistant_prefix``."""
+    finish: Finish
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    """As sampled, including the stop id; empty where the model does not say (a server)."""
+    logprobs: tuple[float, ...] = ()
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+
+
+class LanguageModel(Protocol):
+    """Anything that completes chats. Concurrent calls of ``generate`` are batched by the model."""
+
+    name: str
+    context_length: int
+
+    async def generate(self, request: Request) -> Completion:
+        """Sample one completion.
+
+        Raises:
+            ModelError: the model cannot answer (a server is gone, the prompt does not fit).
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the model holds."""
+        ...
+
+
+class TrainableModel(LanguageModel, Protocol):
+    """A model in this process whose weights can be trained; see :mod:`stratagem.models.local`."""
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
+        ...

@@ -1,0 +1,426 @@
+"""Sampling on a token tree: every distinct token is computed once for a version of the weights.
+
+The sampler keeps one trie of tokens with their keys and values. A request walks down the trie as far as it is known; only
+the rest is computed. So the static prompt is computed once, equal states once, and completions that are still equal
+advance as one row: each request draws its own uniform number against the shared distribution of its node, and the trie
+branches where the draws differ. That is exact, since a causal model's distribution depends on the path alone.
+
+Every pass takes whatever waits, prompts and completions mixed (continuous batching). Storage is allocated once; when it
+is full, nodes that no running request needs are dropped, and computed again if they are ever needed.
+
+Drawing: token = first t with CDF(t) > u * CDF(V), in vocabulary order, with sums in float64. Log-probabilities are
+those of the distribution that was drawn from: softmax(logits / temperature), then top-k, top-p, min-p, renormalised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratagem.errors import ModelError
+from stratagem.models.attention import Block, KeyValueStore, make_block
+from stratagem.models.base import GenerationConfig
+from stratagem.types import Finish
+
+__all__ = ["Row", "SamplerStats", "TreeSampler"]
+
+_BLOCK_ROWS = 128
+_BLOCK_OVERHEAD = 2000  # cost of one more attention block, in (query, key) pairs; measured on 2 cores
+_CHUNK = 256  # tokens summed at once when a draw is looked up
+
+
+class _Node:
+    """A token in the trie. ``slot`` < 0: keys and values are not computed (yet, or any more)."""
+
+    __slots__ = ("children", "hidden", "slot", "token")
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.slot = -1
+        self.children: dict[int, _Node] = {}
+        self.hidden: Tensor | None = None
+
+
+@dataclass(eq=False)
+class Row:
+    """A request on its way; filled in by the sampler."""
+
+    prompt_ids: tuple[int, ...]
+    config: GenerationConfig
+    uniforms: np.ndarray | None
+    completion_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: Finish | None = None
+    nodes: list[_Node] = field(default_factory=list)
+    slots: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    ready: int = 0
+    """nodes[:ready] are computed and their slots are in ``slots``."""
+
+
+@dataclass
+class SamplerStats:
+    """Counts since the sampler was made."""
+
+    computed_tokens: int = 0
+    """Tokens that went through the model."""
+    seen_tokens: int = 0
+    """Tokens that a row-by-row sampler with a key-value cache would have computed."""
+    sampled_tokens: int = 0
+    passes: int = 0
+
+
+class _Distribution:
+    """Probabilities of the next token, ready to be looked up."""
+
+    __slots__ = ("chunks", "greedy", "key", "probabilities")
+
+    def __init__(self, key: tuple[float | None, ...], probabilities: np.ndarray, chunks: np.ndarray, greedy: int) -> None:
+        self.key = key
+        self.probabilities = probabilities
+        self.chunks = chunks
+        self.greedy = greedy
+
+    def draw(self, uniform: float) -> tuple[int, float]:
+        if self.greedy >= 0:
+            return self.greedy, 0.0
+        target = uniform * self.chunks[-1]
+        chunk = min(int(np.searchsorted(self.chunks, target, side="right")), len(self.chunks) - 1)
+        below = self.chunks[chunk - 1] if chunk else 0.0
+        inside = self.probabilities[chunk * _CHUNK : (chunk + 1) * _CHUNK]
+        sums = below + np.cumsum(inside, dtype=np.float64)
+        offset = int(np.searchsorted(sums, target, side="right"))
+        if offset >= len(inside) or inside[offset] == 0.0:  # rounding at the upper edge: take the last possible token
+            offset = int(np.flatnonzero(inside)[-1])
+        return chunk * _CHUNK + offset, math.log(float(inside[offset]))
+
+
+class TreeSampler:
+    """Draws completions for many requests at once; see the module's text."""
+
+    def __init__(
+        self,
+        *,
+        forward: Callable[[Tensor, Tensor, KeyValueStore], Tensor],
+        head: Callable[[Tensor], Tensor],
+        store: KeyValueStore,
+        windows: frozenset[int | None],
+        stop_ids: frozenset[int],
+        decode: Callable[[Sequence[int]], str],
+        context_length: int,
+        max_tokens_per_pass: int = 2048,
+        distribution_bytes: int = 256 * 2**20,
+    ) -> None:
+        """Take the model as functions.
+
+        Args:
+            forward: (ids [n], positions [n], store) -> hidden states [n, C]; writes keys and values into the store.
+            head: hidden states [r, C] -> logits [r, V] in float32.
+            store: preallocated keys and values of ``capacity`` tokens.
+            windows: the sliding windows that the model's layers have; None stands for full attention.
+            stop_ids: tokens that end a completion and stay in it.
+            decode: ids -> text, for stop texts.
+            context_length: prompt and completion together.
+            max_tokens_per_pass: prompts beyond it wait for the next pass, so that a pass stays in the caches.
+            distribution_bytes: memory for kept distributions.
+        """
+        self._forward, self._head, self._store = forward, head, store
+        self._windows, self._stop_ids, self._decode = windows, stop_ids, decode
+        self._context_length = context_length
+        self._max_tokens = max_tokens_per_pass
+        self._distribution_bytes = distribution_bytes
+        self._max_distributions = 1
+        self._capacity = store.keys[0].shape[0]
+        self._device = store.keys[0].device
+        self.stats = SamplerStats()
+        self._rows: list[Row] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that depends on the weights; running requests are computed again from their tokens."""
+        self._roots: dict[int, _Node] = {}
+        self._ends: dict[tuple[int, ...], list[_Node]] = {}
+        self._free = list(range(self._capacity - 1, -1, -1))
+        self._distributions: OrderedDict[_Node, _Distribution] = OrderedDict()
+        for row in self._rows:
+            self._enter(row)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are not finished."""
+        return len(self._rows)
+
+    def submit(
+        self, prompt_ids: Sequence[int], config: GenerationConfig, uniforms: np.ndarray | None = None
+    ) -> Row:
+        """Queue a request.
+
+        Raises:
+            ModelError: the uniform numbers are too few, or missing for a temperature above 0.
+        """
+        row = Row(tuple(prompt_ids), config, uniforms)
+        if config.temperature > 0 and (uniforms is None or len(uniforms) < config.max_new_tokens):
+            have = 0 if uniforms is None else len(uniforms)
+            raise ModelError(
+                f"A request came with {have} uniform numbers; sampling at temperature={config.temperature!r} needs "
+                f"max_new_tokens={config.max_new_tokens}. Pass them, or set temperature to 0."
+            )
+        if not row.prompt_ids or len(row.prompt_ids) >= self._context_length:
+            row.finish = Finish.CONTEXT
+            return row
+        self._rows.append(row)
+        self._enter(row)
+        return row
+
+    def _enter(self, row: Row) -> None:
+        """Walk a row's tokens down the trie."""
+        known = self._ends.get(row.prompt_ids)
+        if known is None:
+            known = []
+            children = self._roots
+            for token in row.prompt_ids:
+                node = children.get(token)
+                if node is None:
+                    node = children[token] = _Node(token)
+                known.append(node)
+                children = node.children
+            self._ends[row.prompt_ids] = known
+        row.nodes = list(known)
+        for token in row.completion_ids:
+            row.nodes.append(row.nodes[-1].children.setdefault(token, _Node(token)))
+        row.slots = np.empty(min(len(row.prompt_ids) + row.config.max_new_tokens, self._context_length), dtype=np.int64)
+        row.ready = 0
+
+    def advance(self) -> list[Row]:
+        """Make one pass over what waits, draw as far as known distributions go, and return the finished requests.
+
+        Raises:
+            ModelError: a single request does not fit into the store.
+        """
+        selected, pending = self._select()
+        if pending:
+            self._compute(pending, selected)
+        self._distribute([row for row in selected if row.ready == len(row.nodes)])
+        finished = []
+        for row in selected:
+            self._draw(row)
+            if row.finish is not None:
+                finished.append(row)
+        if finished:
+            gone = set(map(id, finished))
+            self._rows = [row for row in self._rows if id(row) not in gone]
+        return finished
+
+    def _select(self) -> tuple[list[Row], list[tuple[_Node, Row, int]]]:
+        """Choose rows for this pass and give slots to the nodes they lack.
+
+        Returns:
+            The rows, and (node, a row that it lies on, its depth) for each node to compute, relatives side by side.
+        """
+        selected: list[Row] = []
+        chains: list[list[tuple[_Node, Row, int]]] = []
+        count = 0
+        for row in self._rows:
+            missing = self._missing(row)
+            if selected and count + len(missing) > self._max_tokens:
+                break
+            if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
+                self._evict([*selected, row])
+                missing = self._missing(row)
+                if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
+                    if selected:
+                        break
+                    raise ModelError(
+                        f"A request of {len(row.nodes)} tokens does not fit into the store of {self._capacity} tokens. "
+                        "Raise model.cache_tokens."
+                    )
+            for depth in missing:
+                node = row.nodes[depth]
+                if node.slot < 0:
+                    node.slot = self._free.pop()
+                row.slots[depth] = node.slot
+            if missing:
+                chains.append([(row.nodes[depth], row, depth) for depth in missing])
+                count += len(missing)
+            row.ready = len(row.nodes)
+            selected.append(row)
+        # Slots are given in the order of computation, so relatives have near slots: fewer keys for each block.
+        chains.sort(key=lambda chain: int(chain[0][1].slots[chain[0][2] - 1]) if chain[0][2] else -1)
+        return selected, [entry for chain in chains for entry in chain]
+
+    def _missing(self, row: Row) -> list[int]:
+        """Return the depths of a row's nodes that must be computed, and note the slots of the others."""
+        missing = []
+        last = len(row.nodes) - 1
+        for depth in range(min(row.ready, last), last + 1):
+            node = row.nodes[depth]
+            if node.slot < 0 or (depth == last and node.hidden is None):
+                missing.append(depth)
+            else:
+                row.slots[depth] = node.slot
+        return missing
+
+    def _evict(self, keep: list[Row]) -> None:
+        """Drop every node that none of these rows needs; the other rows start again from their tokens."""
+        wanted = {node for row in keep for node in row.nodes}
+        self._roots = {token: node for token, node in self._roots.items() if node in wanted}
+        for node in wanted:
+            node.children = {token: child for token, child in node.children.items() if child in wanted}
+        self._ends = {row.prompt_ids: row.nodes[: len(row.prompt_ids)] for row in keep}
+        for node in [node for node in self._distributions if node not in wanted]:
+            del self._distributions[node]
+        used = {node.slot for node in wanted}
+        self._free = [slot for slot in range(self._capacity - 1, -1, -1) if slot not in used]
+        kept = {id(row) for row in keep}
+        for row in self._rows:
+            if id(row) not in kept:
+                self._enter(row)
+
+    def _compute(self, pending: list[tuple[_Node, Row, int]], selected: list[Row]) -> None:
+        """Run the model over the pending nodes."""
+        ids = torch.tensor([node.token for node, _, _ in pending], device=self._device)
+        positions = torch.tensor([depth for _, _, depth in pending], device=self._device)
+        slots = torch.tensor([node.slot for node, _, _ in pending], device=self._device)
+        self._store.set_batch(slots, {window: self._blocks(pending, window) for window in self._windows})
+        hidden = self._forward(ids, positions, self._store)
+        ends = {row.nodes[-1] for row in selected}
+        for number, (node, row, depth) in enumerate(pending):
+            if depth >= len(row.prompt_ids) - 1 or node in ends:
+                node.hidden = hidden[number].clone()
+        self.stats.computed_tokens += len(pending)
+        self.stats.passes += 1
+
+    def _blocks(self, pending: list[tuple[_Node, Row, int]], window: int | None) -> list[Block]:
+        """Cut the pending nodes into attention blocks whose keys are slots of the store."""
+        column = np.full(self._capacity, -1, dtype=np.int64)
+        blocks: list[Block] = []
+        start = 0
+        keys: list[np.ndarray] = []
+        queries: list[np.ndarray] = []
+        width = 0
+
+        def close(stop: int) -> None:
+            nonlocal width, start
+            everything = np.concatenate(keys)
+            mask = np.zeros((stop - start, width), dtype=bool)
+            for number, path in enumerate(queries):
+                mask[number, column[path]] = True
+            blocks.append(make_block(start, stop, everything, mask, self._device))
+            column[everything] = -1
+            keys.clear()
+            queries.clear()
+            width, start = 0, stop
+
+        for number, (_, row, depth) in enumerate(pending):
+            first = 0 if window is None else max(0, depth + 1 - window)
+            path = row.slots[first : depth + 1]
+            new = path[column[path] < 0]
+            count = number - start
+            if count and (
+                count >= _BLOCK_ROWS or (count + 1) * len(new) + width > len(path) + _BLOCK_OVERHEAD
+            ):
+                close(number)
+                new = path
+            column[new] = np.arange(width, width + len(new))
+            width += len(new)
+            keys.append(new)
+            queries.append(path)
+        close(len(pending))
+        return blocks
+
+    def _distribute(self, rows: list[Row]) -> None:
+        """Make the distributions that these rows will draw from."""
+        todo: OrderedDict[int, tuple[_Node, GenerationConfig]] = OrderedDict()
+        for row in rows:
+            node = row.nodes[-1]
+            known = self._distributions.get(node)
+            if known is not None and known.key == _key(row.config):
+                self._distributions.move_to_end(node)
+            elif node.hidden is not None:
+                todo.setdefault(id(node), (node, row.config))
+        entries = list(todo.values())
+        for start in range(0, len(entries), 64):
+            part = entries[start : start + 64]
+            logits = self._head(torch.stack([node.hidden for node, _ in part if node.hidden is not None]))
+            self._max_distributions = self._distribution_bytes // (4 * logits.shape[1])
+            for number, (node, config) in enumerate(part):
+                self._distributions[node] = _distribution(logits[number], config)
+        while len(self._distributions) > max(len(rows), self._max_distributions):
+            self._distributions.popitem(last=False)
+
+    def _draw(self, row: Row) -> None:
+        """Draw tokens until the row ends or reaches a node whose distribution is not known."""
+        config = row.config
+        key = _key(config)
+        while row.finish is None:
+            node = row.nodes[-1]
+            known = self._distributions.get(node)
+            if known is None or known.key != key:
+                return
+            uniform = 0.0 if row.uniforms is None else float(row.uniforms[len(row.completion_ids)])
+            token, logprob = known.draw(uniform)
+            row.completion_ids.append(token)
+            row.logprobs.append(logprob)
+            self.stats.sampled_tokens += 1
+            if token in self._stop_ids or (config.stop and self._stopped(row)):
+                row.finish = Finish.STOP
+            elif len(row.completion_ids) >= config.max_new_tokens:
+                row.finish = Finish.LENGTH
+            elif len(row.prompt_ids) + len(row.completion_ids) >= self._context_length:
+                row.finish = Finish.CONTEXT
+            else:
+                child = node.children.get(token)
+                if child is None:
+                    child = node.children[token] = _Node(token)
+                row.nodes.append(child)
+                if child.slot >= 0 and row.ready == len(row.nodes) - 1:
+                    row.slots[row.ready] = child.slot
+                    row.ready += 1
+        self.stats.seen_tokens += len(row.prompt_ids) + len(row.completion_ids) - 1
+
+    def _stopped(self, row: Row) -> bool:
+        longest = max(len(text.encode()) for text in row.config.stop)
+        # A token is at least one byte, so a stop text that just ended lies within this many tokens.
+        tail = self._decode(row.completion_ids[-(longest + 4) :])
+        return any(text in tail for text in row.config.stop)
+
+
+def _key(config: GenerationConfig) -> tuple[float | None, ...]:
+    return (config.temperature, config.top_k, config.top_p, config.min_p)
+
+
+def _distribution(logits: Tensor, config: GenerationConfig) -> _Distribution:
+    """Turn logits [V] into a distribution that can be drawn from."""
+    key = _key(config)
+    if config.temperature == 0:
+        empty = np.empty(0, dtype=np.float32)
+        return _Distribution(key, empty, empty, int(logits.argmax()))
+    p = torch.softmax(logits.float() / config.temperature, dim=-1)
+    if config.truncates:
+        p = _truncate(p, config)
+    probabilities = p.cpu().numpy().copy()  # a copy of its own, so that dropping it frees its memory
+    starts = np.arange(0, len(probabilities), _CHUNK)
+    chunks = np.cumsum(np.add.reduceat(probabilities, starts, dtype=np.float64))
+    return _Distribution(key, probabilities, chunks, -1)
+
+
+def _truncate(p: Tensor, config: GenerationConfig) -> Tensor:
+    """Apply top-k, then top-p, then min-p to probabilities [V], each on the renormalised rest of the one before."""
+    if config.top_k is not None and config.top_k < len(p):
+        kept = torch.topk(p, config.top_k).indices
+        p = torch.zeros_like(p).index_copy_(0, kept, p[kept])
+        p = p / p.sum()
+    if config.top_p is not None and config.top_p < 1:
+        ordered, index = torch.sort(p, descending=True, stable=True)
+        before = torch.cumsum(ordered, 0) - ordered
+        p = p.index_fill(0, index[before >= config.top_p], 0.0)
+        p = p / p.sum()
+    if config.min_p is not None:
+        p = torch.where(p >= config.min_p * p.max(), p, torch.zeros_like(p))
+        p = p / p.sum()
+    return p

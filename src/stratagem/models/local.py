@@ -1,0 +1,430 @@
+"""A transformers model in this process: samples and trains on token trees.
+
+The weights are used through transformers' own modules; this file only packs batches. Architectures whose attention or
+output layer does more than the tree implements are computed row by row, with a warning that names the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from stratagem.errors import ConfigError, ModelError
+from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout
+from stratagem.models.base import Completion, GenerationConfig, Request
+from stratagem.models.catalog import ModelConfig, load_pretrained
+from stratagem.models.decoding import Row, TreeSampler
+from stratagem.models.logits import label_logprobs
+from stratagem.models.tree import Row as TreeRow
+from stratagem.models.tree import build_tree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["Batch", "LocalModel"]
+
+TREE_MODELS = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text", "smollm3"})
+"""``model_type`` of the architectures whose equality with row-by-row is tested."""
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a training pass gives for a list of rows."""
+
+    logprobs: Tensor
+    """[sum of completion lengths] float32, rows one after the other."""
+    entropy: Tensor
+    """[same] entropy of the distribution that each token was drawn from, in nats."""
+    num_computed: int
+    """Tokens that went through the model."""
+    num_seen: int
+    """Tokens that a row-by-row pass without padding would compute."""
+
+
+class LocalModel:
+    """A causal language model with its tokenizer; implements :class:`stratagem.models.base.LanguageModel`."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: ModelConfig) -> None:
+        """Wrap a loaded model; :meth:`load` does it by name.
+
+        Raises:
+            ConfigError: the tokenizer has no chat template, or the settings do not go together.
+        """
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"Model {config.name!r} has no chat template; expected an instruction-tuned model. Choose one, or put a "
+                "chat_template.jinja into its folder."
+            )
+        self.name = config.name
+        self.config = config
+        self.tokenizer = tokenizer
+        self.device = torch.device(config.device)
+        model.to(self.device)
+        model.eval()  # no dropout anywhere: the sampling and the training distribution must be one
+        model.config.use_cache = False
+        self.context_length = int(getattr(model.config, "max_position_embeddings", 4096))
+        self.tree_refused = _why_no_tree(model)
+        if self.tree_refused is None:
+            model.set_attn_implementation(TREE_ATTENTION)
+        else:
+            warnings.warn(f"{self.tree_refused} Batches are computed row by row, which is slower.", stacklevel=2)
+        self._reference: PreTrainedModel | None = None
+        if config.lora is None:
+            self._adapted: nn.Module = model
+        else:
+            from peft import LoraConfig, get_peft_model
+
+            settings = LoraConfig(
+                r=config.lora.rank,
+                lora_alpha=config.lora.alpha,
+                lora_dropout=0.0,
+                target_modules=list(config.lora.target_modules),
+                task_type="CAUSAL_LM",
+            )
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(config.lora.seed)
+                self._adapted = get_peft_model(model, settings)
+            self._adapted.eval()
+        self.module: PreTrainedModel = model
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.enable_input_require_grads()
+        self._sampler: TreeSampler | None = None
+        self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
+        self._engine: asyncio.Task[None] | None = None
+        self._encoded: dict[tuple[tuple[tuple[str, str], ...], str], tuple[int, ...]] = {}
+
+    @classmethod
+    def load(cls, config: ModelConfig) -> LocalModel:
+        """Load weights by catalog name.
+
+        Raises:
+            UnknownNameError: no such name.
+            ModelError: weights or a device are missing.
+        """
+        if config.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ModelError(f"model.device={config.device!r} but torch sees no CUDA device; set it to 'cpu'.")
+        model, tokenizer = load_pretrained(config.name, dtype=_DTYPES[config.dtype])
+        return cls(model, tokenizer, config)
+
+    # ---- tokens and text ---------------------------------------------------------------------------------------
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "") -> tuple[int, ...]:
+        """Return the ids of a chat up to where the assistant goes on."""
+        key = (tuple(messages), assistant_prefix)
+        known = self._encoded.get(key)
+        if known is None:
+            turns = [{"role": role, "content": content} for role, content in messages]
+            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            known = tuple(self.tokenizer(f"{text}{assistant_prefix}", add_special_tokens=False).input_ids)
+            if len(self._encoded) > 20_000:
+                self._encoded.clear()
+            self._encoded[key] = known
+        return known
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text without special tokens around it."""
+        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of ids, special tokens visible unless asked otherwise."""
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end the assistant's turn."""
+        ids = self.module.generation_config.eos_token_id if self.module.generation_config else None
+        found = set(ids if isinstance(ids, list) else [] if ids is None else [ids])
+        if self.tokenizer.eos_token_id is not None:
+            found.add(int(self.tokenizer.eos_token_id))
+        return frozenset(found)
+
+    # ---- sampling ----------------------------------------------------------------------------------------------
+
+    async def generate(self, request: Request) -> Completion:
+        """Sample one completion; calls that wait at the same time share every pass through the model."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        self._waiting.append((request, future))
+        if self._engine is None or self._engine.done():
+            self._engine = loop.create_task(self._serve())
+        return await future
+
+    async def aclose(self) -> None:
+        """Stop serving; nothing else is held."""
+        if self._engine is not None and not self._engine.done():
+            self._engine.cancel()
+        self._engine = None
+
+    async def _serve(self) -> None:
+        """Run passes until nobody waits; between passes every coroutine that can go on may ask for more."""
+        running: dict[int, tuple[Row, asyncio.Future[Completion]]] = {}
+        try:
+            while self._waiting or running:
+                while True:  # let everyone who just got an answer act and ask again, so that they share the pass
+                    count = len(self._waiting)
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    if len(self._waiting) == count:
+                        break
+                for request, future in self._waiting:
+                    ids = self.encode_chat(request.messages, request.assistant_prefix)
+                    row = self.sampler.submit(ids, request.config, request.uniforms)
+                    if row.finish is not None:
+                        future.set_result(self._completion(row))
+                    else:
+                        running[id(row)] = (row, future)
+                self._waiting.clear()
+                if running:
+                    for row in self.sampler.advance():
+                        _, future = running.pop(id(row))
+                        if not future.done():
+                            future.set_result(self._completion(row))
+        except Exception as error:
+            waiting = [*running.values(), *self._waiting]
+            self._waiting.clear()
+            self.weights_changed()
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _completion(self, row: Row) -> Completion:
+        assert row.finish is not None
+        return Completion(
+            text=self.decode(row.completion_ids, skip_special_tokens=True),
+            finish=row.finish,
+            prompt_ids=row.prompt_ids,
+            completion_ids=tuple(row.completion_ids),
+            logprobs=tuple(row.logprobs),
+            num_prompt_tokens=len(row.prompt_ids),
+            num_completion_tokens=len(row.completion_ids),
+        )
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], config: GenerationConfig, uniforms: Sequence[Any] | None = None
+    ) -> list[Row]:
+        """Sample completions of token prompts, without the event loop; rows come back in the order of ``prompts``."""
+        rows = [
+            self.sampler.submit(prompt, config, None if uniforms is None else uniforms[number])
+            for number, prompt in enumerate(prompts)
+        ]
+        while any(row.finish is None for row in rows):
+            self.sampler.advance()
+        return rows
+
+    @property
+    def sampler(self) -> TreeSampler:
+        """The sampler of this version of the weights."""
+        if self._sampler is None:
+            self._sampler = self._make_sampler()
+        return self._sampler
+
+    def weights_changed(self) -> None:
+        """Forget what was computed with the old weights. Whoever changes weights must call it."""
+        if self._sampler is not None and self._sampler.num_running == 0:
+            self._sampler.clear()
+        else:
+            self._sampler = None
+
+    def _make_sampler(self) -> TreeSampler:
+        if self.tree_refused is not None:
+            raise ModelError(f"{self.tree_refused} Sampling needs the tree; choose another model or serve this one.")
+        text = self.module.config.get_text_config()
+        heads = int(text.num_key_value_heads)
+        width = int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+        shape = (self.config.cache_tokens, heads, width)
+        layers = range(int(text.num_hidden_layers))
+        dtype = self.module.dtype
+        store = KeyValueStore(
+            [torch.empty(shape, dtype=dtype, device=self.device) for _ in layers],
+            [torch.empty(shape, dtype=dtype, device=self.device) for _ in layers],
+        )
+        return TreeSampler(
+            forward=self._forward_store,
+            head=self._head,
+            store=store,
+            windows=_windows(self.module),
+            stop_ids=self.stop_ids,
+            decode=self.decode,
+            context_length=self.context_length,
+        )
+
+    @torch.inference_mode()
+    def _forward_store(self, ids: Tensor, positions: Tensor, store: KeyValueStore) -> Tensor:
+        return self._hidden(ids, positions, store)
+
+    @torch.inference_mode()
+    def _head(self, hidden: Tensor) -> Tensor:
+        head = self.module.get_output_embeddings()
+        logits = nn.functional.linear(hidden, head.weight, head.bias).float()
+        cap = _softcap(self.module)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    # ---- training ----------------------------------------------------------------------------------------------
+
+    def _hidden(self, ids: Tensor, positions: Tensor, tree: TreeLayout | KeyValueStore) -> Tensor:
+        """Return the final hidden states [N, C] of a packed row of nodes."""
+        # A 4-d mask is taken as it is, so transformers does not build one over [N, N]; the tree layout replaces it.
+        unused = torch.zeros((1, 1, 1, 1), dtype=self.module.dtype, device=self.device)
+        output = self.module.get_decoder()(
+            input_ids=ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            attention_mask=unused,
+            use_cache=False,
+            tree=tree,
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def logprobs(self, rows: Sequence[TreeRow], *, temperature: float = 1.0) -> Batch:
+        """Return log-probabilities of completions, with gradients, every distinct token computed once.
+
+        Args:
+            rows: (prompt ids, completion ids) pairs.
+            temperature: of the sampling distribution; > 0.
+        """
+        if self.tree_refused is not None:
+            return self.logprobs_by_row(rows, temperature=temperature)
+        tree = build_tree(rows)
+        layout = TreeLayout(tree, block_size=self.config.attention_block, device=self.device)
+        ids = torch.from_numpy(tree.tokens).to(self.device)
+        positions = torch.from_numpy(tree.depths).to(self.device)
+        hidden = self._hidden(ids, positions, layout)
+        nodes = torch.from_numpy(tree.label_nodes).to(self.device)
+        # Labels sorted by node, so that the logits are made chunk by chunk.
+        order = torch.argsort(nodes, stable=True)
+        distinct, row_of_label = torch.unique_consecutive(nodes[order], return_inverse=True)
+        head = self.module.get_output_embeddings()
+        logprobs, entropy = label_logprobs(
+            hidden.index_select(0, distinct),
+            head.weight,
+            rows=row_of_label,
+            tokens=torch.from_numpy(tree.label_tokens).to(self.device)[order],
+            bias=head.bias,
+            temperature=temperature,
+            softcap=_softcap(self.module),
+        )
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=self.device))
+        index = back[torch.from_numpy(tree.row_index).to(self.device)]
+        return Batch(logprobs[index], entropy[row_of_label[index]], tree.num_nodes, tree.num_row_tokens)
+
+    def logprobs_by_row(self, rows: Sequence[TreeRow], *, temperature: float = 1.0) -> Batch:
+        """Return the same as :meth:`logprobs`, one right-padded line for each row: what everyone else computes."""
+        lengths = [len(prompt) + len(completion) for prompt, completion in rows]
+        ids = torch.zeros((len(rows), max(lengths)), dtype=torch.int64, device=self.device)
+        mask = torch.zeros_like(ids)
+        for number, (prompt, completion) in enumerate(rows):
+            ids[number, : lengths[number]] = torch.tensor([*prompt, *completion], device=self.device)
+            mask[number, : lengths[number]] = 1
+        positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
+        logits = self.module(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+        log_p = torch.log_softmax(logits.float() / temperature, dim=-1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        spans = [(n, range(len(p) - 1, len(p) + len(c) - 1)) for n, (p, c) in enumerate(rows)]
+        line = torch.tensor([n for n, span in spans for _ in span], device=self.device)
+        place = torch.tensor([k for _, span in spans for k in span], device=self.device)
+        chosen = log_p[line, place, ids[line, place + 1]]
+        seen = sum(lengths) - len(rows)
+        return Batch(chosen, entropy[line, place], ids.numel(), seen)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that train."""
+        return [p for p in self._adapted.parameters() if p.requires_grad]
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that train, by name."""
+        return {name: p for name, p in self._adapted.named_parameters() if p.requires_grad}
+
+    def keep_reference(self) -> None:
+        """Take the present weights as the reference policy. With LoRA it is the model without its adapter."""
+        if self.config.lora is None:
+            self._reference = copy.deepcopy(self.module)
+            self._reference.requires_grad_(False)
+
+    @torch.no_grad()
+    def reference_logprobs(self, rows: Sequence[TreeRow], *, temperature: float = 1.0) -> Tensor:
+        """Return log-probabilities under the reference policy, aligned with :meth:`logprobs`.
+
+        Raises:
+            ModelError: :meth:`keep_reference` was not called.
+        """
+        with self._as_reference():
+            return self.logprobs(rows, temperature=temperature).logprobs
+
+    @contextlib.contextmanager
+    def _as_reference(self) -> Iterator[None]:
+        if self.config.lora is not None:
+            with self._adapted.disable_adapter():  # type: ignore[operator]
+                yield
+            return
+        if self._reference is None:
+            raise ModelError("There is no reference policy; call keep_reference() before training starts.")
+        trained, self.module = self.module, self._reference
+        try:
+            yield
+        finally:
+            self.module = trained
+
+    # ---- weights on disk ---------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, *, merged: bool = False) -> None:
+        """Write what ``from_pretrained`` reads: weights (or the adapter), tokenizer, chat template, generation settings.
+
+        Args:
+            folder: made if missing.
+            merged: with LoRA, write whole weights with the adapter added in.
+        """
+        target = Path(folder)
+        if self.config.lora is None:
+            model: Any = self.module
+        elif merged:
+            model = copy.deepcopy(self._adapted).merge_and_unload()  # type: ignore[operator]
+        else:
+            model = self._adapted
+        implementation = self.module.config._attn_implementation
+        self.module.config._attn_implementation = None
+        try:
+            model.save_pretrained(target)
+        finally:
+            self.module.config._attn_implementation = implementation
+        self.tokenizer.save_pretrained(target)
+
+
+def _why_no_tree(model: PreTrainedModel) -> str | None:
+    config = model.config.get_text_config()
+    kind = config.model_type
+    if kind not in TREE_MODELS:
+        return f"Architecture {kind!r} is not known to compute the same on a token tree (known: {', '.join(sorted(TREE_MODELS))})."
+    if getattr(config, "attn_logit_softcapping", None):
+        return f"Architecture {kind!r} caps its attention scores, which the token tree does not."
+    if "dynamic" in str((getattr(config, "rope_parameters", None) or {}).get("rope_type", "")):
+        return f"Architecture {kind!r} scales its positions by sequence length, which differs between rows of a tree."
+    return None
+
+
+def _softcap(model: PreTrainedModel) -> float | None:
+    value = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return None if not value else float(value)
+
+
+def _windows(model: PreTrainedModel) -> frozenset[int | None]:
+    found: set[int | None] = set()
+    for module in model.modules():
+        if hasattr(module, "layer_idx") and hasattr(module, "scaling"):
+            window = getattr(module, "sliding_window", None)
+            found.add(None if window is None else int(window))
+    return frozenset(found or {None})

@@ -1,0 +1,1 @@
+"""Rewards that the game does not give: format penalties."""

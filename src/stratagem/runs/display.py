@@ -1,0 +1,180 @@
+"""What a training run shows while it works: progress, time left, numbers, learning curve.
+
+On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one plain line per iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Display", "sparkline"]
+
+_BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+
+LABELS: dict[str, str] = {
+    "return_mean": "return",
+    "success_rate": "success",
+    "valid_rate": "valid actions",
+    "kl": "KL",
+    "learning_rate": "lr",
+    "tokens_saved": "tokens saved",
+    "panel_mean": "panel mean",
+}
+"""Metric -> what it is called on the screen. These come first, in this order; other metrics follow under their own names."""
+
+PERCENT = frozenset({"success_rate", "valid_rate", "tokens_saved"})
+"""Metrics between 0 and 1 that are shown in per cent."""
+
+CURVE = "panel_mean"
+"""The metric of the learning curve; sent in the iterations that evaluate."""
+
+
+class Display:
+    """Shows a run's progress; a context manager.
+
+    ::
+
+        with Display() as display:
+            display.start(total=30, title="frozen_lake_demo-0-1")
+            display.update(1, {"return_mean": -0.4, "panel_mean": 0.12})
+            display.note("checkpoint 000001 saved")
+    """
+
+    def __init__(self, console: Console | None = None, *, live: bool | None = None) -> None:
+        """Make a display that shows nothing yet.
+
+        Args:
+            console: where to write; None is standard output.
+            live: one live block (True) or plain lines (False); None looks whether the console is a terminal.
+        """
+        self._console = console or Console(highlight=False)
+        self._is_live = self._console.is_terminal if live is None else live
+        self._live: Live | None = None
+        self._progress: Progress | None = None
+        self._total = 0
+        self._metrics: dict[str, float] = {}
+        self._curve: list[float] = []
+
+    def start(self, total: int, title: str, *, completed: int = 0) -> None:
+        """Begin to show a run.
+
+        Args:
+            total: iterations of the whole run.
+            title: the run's name.
+            completed: iterations done before a resume.
+        """
+        self._total = total
+        if not self._is_live:
+            self._print(f"{title}: {total} iterations" + (f", {completed} done" if completed else ""))
+            return
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            # One iteration can take minutes; the estimate must look back far enough to see some.
+            TimeRemainingColumn(),
+            console=self._console,
+            speed_estimate_period=3600,
+            expand=True,
+        )
+        self._progress.add_task(title, total=total, completed=completed)
+        self._live = Live(self._render(), console=self._console, refresh_per_second=2)
+        self._live.start()
+
+    def update(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Show the numbers of a completed iteration.
+
+        Args:
+            iteration: iterations completed, counted from 1; 0 for numbers from before the first one.
+            metrics: numbers by name; a metric that is left out keeps its last value on a terminal.
+        """
+        if CURVE in metrics and math.isfinite(metrics[CURVE]):
+            self._curve.append(float(metrics[CURVE]))
+        self._metrics.update(metrics)
+        if self._live is None or self._progress is None:
+            values = "  ".join(f"{label} {value}" for label, value in _rows(metrics))
+            self._print(f"[{iteration}/{self._total}] {values}".rstrip())
+            return
+        self._progress.update(self._progress.task_ids[0], completed=iteration)
+        self._live.update(self._render())
+
+    def note(self, text: str) -> None:
+        """Print one line that stays, above the live block."""
+        self._print(text)
+
+    def close(self) -> None:
+        """Leave the last state on the screen and stop; safe to call again."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __enter__(self) -> Display:
+        """Return the display."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, so that a traceback is printed below the block."""
+        self.close()
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _render(self) -> Group:
+        assert self._progress is not None
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+        for label, value in _rows(self._metrics):
+            table.add_row(label, value)
+        parts: list[Progress | Table | Text] = [self._progress, table]
+        if self._curve:
+            width = max(8, min(60, self._console.width - 40))
+            line = sparkline(self._curve, width)
+            parts.append(
+                Text(f"{LABELS[CURVE]}  {line}  {_number(self._curve[0])} -> {_number(self._curve[-1])}", no_wrap=True)
+            )
+        return Group(*parts)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw numbers as one line of block characters, at most ``width`` wide.
+
+    Longer series are averaged into ``width`` equal parts; a flat series is drawn at half height.
+    """
+    if not values:
+        return ""
+    if len(values) > width:
+        edges = [round(index * len(values) / width) for index in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(values), max(values)
+    if high == low:
+        return _BLOCKS[3] * len(values)
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[round((value - low) / (high - low) * top)] for value in values)
+
+
+def _rows(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    names = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
+    return [
+        (LABELS.get(name, name), f"{metrics[name]:.1%}" if name in PERCENT else _number(metrics[name]))
+        for name in names
+        if isinstance(metrics[name], (int, float))
+    ]
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.2e}" if value != 0 and abs(value) < 1e-3 else f"{value:.3f}"

@@ -1,0 +1,84 @@
+"""Where a run came from: code, versions, machine, command and time."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["collect_provenance"]
+
+_PACKAGES = ("stratagem", "torch", "transformers", "peft", "accelerate", "numpy", "gymnasium", "pyarrow", "safetensors")
+
+
+def collect_provenance(seed: int) -> dict[str, Any]:
+    """Return what is needed to repeat a run, as JSON values.
+
+    Args:
+        seed: the run's seed.
+    """
+    return {
+        "seed": seed,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": list(sys.argv),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "git": _git(Path(__file__).resolve().parents[1]),
+        "hardware": {
+            "system": platform.platform(),
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "memory_gib": _memory_gib(),
+            "gpus": _gpus(),
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(folder: Path) -> dict[str, Any] | None:
+    """Return commit and dirty flag of the checkout that holds ``folder``; None outside of one."""
+
+    def run(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    try:
+        # An installed copy may lie inside somebody else's repository, which does not track it.
+        run("ls-files", "--error-unmatch", "__init__.py")
+        return {"commit": run("rev-parse", "HEAD"), "dirty": bool(run("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _gpus() -> list[str]:
+    import torch  # here, so that reading a run folder does not load torch
+
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
