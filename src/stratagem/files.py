@@ -19,6 +19,7 @@ __all__ = [
     "atomic_write_bytes",
     "atomic_write_json",
     "atomic_write_text",
+    "error_reason",
     "fsync_folder",
     "fsync_path",
     "publish_folder",
@@ -98,3 +99,8 @@ def publish_folder(temporary: Path, final: Path) -> None:
             raise FileExistsError(str(final)) from error
         raise
     fsync_folder(final.parent)
+
+
+def error_reason(error: OSError) -> str:
+    """Return the system's words for a failed operation, without the path that some libraries put around them."""
+    return os.strerror(error.errno) if error.errno is not None else str(error)

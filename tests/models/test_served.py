@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stratagem.errors import ConfigError, ModelError
+from stratagem.errors import ModelError
 from stratagem.models.base import Completion, GenerationConfig, Request
-from stratagem.models.served import ServedModel, ServedModelConfig, _pause, _retry_after
+from stratagem.models.served import ServedModel, ServedModelConfig
 from stratagem.seeding import uniforms
 from stratagem.types import Finish
 
@@ -315,7 +315,7 @@ def test_a_broken_answer_is_asked_for_again(broken: Reply) -> None:
 
 
 def test_a_hanging_try_is_ended_and_repeated() -> None:
-    answer, _, model = ask(HANG, Reply(), timeout_s=0.3)
+    answer, _, model = ask(HANG, Reply(), timeout_s=1.0)
     assert answer.text == "hi"
     assert model.usage.retries == 1
 
@@ -415,20 +415,22 @@ def test_a_server_that_drips_bytes_cannot_outlast_the_limit() -> None:
     assert time.monotonic() - start < 5
 
 
-def test_all_tries_together_are_limited() -> None:
+def test_no_pause_outlasts_the_limit_for_all_tries() -> None:
     start = time.monotonic()
-    message, _, model = ask_in_vain(
-        Reply(status=503, headers={"Retry-After": "0.2"}), max_retries=1000, total_timeout_s=0.5
+    busy = Reply(b"", 503, {"Retry-After": "20"})
+    assert ask_in_vain(busy, max_retries=1000, total_timeout_s=10.0)[0] == (
+        "base_url='URL': the server answered 503. Gave up after 1 try (total_timeout_s=10.0). Look at the server's log."
     )
-    # Tries at about 0, 0.2 and 0.4 s; a fourth at 0.6 s would be too late. A slow machine fits fewer.
-    assert re.fullmatch(
-        re.escape("base_url='URL': the server answered 503. Gave up after ")
-        + "(1 try|[23] tries)"
-        + re.escape(" (total_timeout_s=0.5). Look at the server's log."),
-        message,
+    assert time.monotonic() - start < 8
+
+
+def test_no_try_outlasts_the_limit_for_all_tries() -> None:
+    start = time.monotonic()
+    assert ask_in_vain(HANG, max_retries=1000, total_timeout_s=0.3)[0] == (
+        "base_url='URL': no complete answer within 0.3 s. Gave up after 1 try (total_timeout_s=0.3). "
+        "Set timeout_s higher, or max_new_tokens or max_concurrency lower."
     )
-    assert time.monotonic() - start < 5
-    assert model.usage.retries <= 2
+    assert time.monotonic() - start < 8
 
 
 def test_a_connection_that_always_breaks_is_given_up() -> None:
@@ -454,7 +456,7 @@ def test_a_connection_that_always_breaks_is_given_up() -> None:
         (
             Reply(b'{"choices":[{"message":{"content":null},"finish_reason":"stop"}],"pad":"0123456789abcdef"}'),
             "'content' is null, finish_reason 'stop'; content type 'application/json'; it begins "
-            '\'{"choices":[{"message":{"content":null},"finish_reason":"stop"}],"pad":"012345678...\'',
+            '\'{"choices":[{"message":{"content":null},"finish_reason":"stop"}],"pad":"01234567...\'',
             "The server may have put the text elsewhere: start it without a reasoning or tool-call parser.",
         ),
     ],
@@ -525,10 +527,10 @@ def test_closing_ends_the_retries_of_a_call_in_flight() -> None:
 
 def test_never_more_requests_in_flight_than_allowed() -> None:
     async def call(model: ServedModel) -> list[Completion]:
-        return await asyncio.gather(*(model.generate(make_request(str(index))) for index in range(10)))
+        return await asyncio.gather(*(model.generate(make_request(str(index))) for index in range(6)))
 
-    answers, server, _ = talk([Reply(delay_s=0.05)], call, max_concurrency=3)
-    assert [answer.text for answer in answers] == ["hi"] * 10
+    answers, server, _ = talk([Reply(delay_s=0.2)], call, max_concurrency=3)
+    assert [answer.text for answer in answers] == ["hi"] * 6
     assert server.most_in_flight == 3
 
 
@@ -541,75 +543,40 @@ def test_a_waiting_retry_keeps_its_place() -> None:
 
 
 def test_a_cancelled_call_frees_its_place() -> None:
-    async def call(model: ServedModel) -> Completion:
-        first = asyncio.create_task(model.generate(make_request()))
-        await asyncio.sleep(0.1)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        return await model.generate(make_request())
+    async def run() -> Completion:
+        async with ScriptedServer(HANG, Reply()) as server:
+            model = ServedModel(ServedModelConfig(server.url, "m", max_concurrency=1))
+            first = asyncio.create_task(model.generate(make_request()))
+            while not server.bodies:
+                await asyncio.sleep(0.01)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            try:
+                return await model.generate(make_request())
+            finally:
+                await model.aclose()
 
-    assert talk([HANG, Reply()], call, max_concurrency=1)[0].text == "hi"
+    assert asyncio.run(run()).text == "hi"
 
 
 def test_a_model_can_be_used_from_one_event_loop_after_another() -> None:
-    model = None
-    for _ in range(2):
+    async def ask_twice(model: ServedModel) -> list[str]:
+        # With one place the second call has to wait, which ties a semaphore to its loop.
+        calls = [model.generate(make_request(text)) for text in "ab"]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        return [result.text if isinstance(result, Completion) else str(result) for result in results]
 
-        async def run(model: ServedModel | None) -> ServedModel:
-            async with ScriptedServer(Reply()) as server:
-                if model is None:
-                    model = ServedModel(ServedModelConfig(server.url, "m", max_retries=0))
-                    assert (await model.generate(make_request())).text == "hi"
-                else:
-                    # The first server is gone: the error must be about it, not about a closed event loop.
-                    with pytest.raises(ModelError, match="cannot connect"):
-                        await model.generate(make_request())
-                    await model.aclose()
-            return model
+    async def first() -> tuple[ServedModel, list[str]]:
+        async with ScriptedServer(Reply()) as server:
+            model = ServedModel(ServedModelConfig(server.url, "m", max_concurrency=1, max_retries=0))
+            return model, await ask_twice(model)
 
-        model = asyncio.run(run(model))
-
-
-# The pauses
-
-
-@pytest.mark.parametrize(("tries", "grown"), [(1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (5000, 30.0)])
-def test_pauses_double_up_to_the_cap_with_jitter_in_the_upper_half(tries: int, grown: float) -> None:
-    config = ServedModelConfig("http://127.0.0.1:1", "m")  # 0.5 * 2^(tries-1), at most 30
-    pauses = [_pause(config, tries, 0.0, str(index)) for index in range(50)]
-    assert all(0.5 * grown <= pause < grown for pause in pauses)
-    assert len(set(pauses)) == 50
-    assert pauses == [_pause(config, tries, 0.0, str(index)) for index in range(50)]
-
-
-def test_retry_after_lengthens_a_pause_up_to_the_cap_and_never_shortens_it() -> None:
-    config = ServedModelConfig("http://127.0.0.1:1", "m")
-    assert _pause(config, 1, 7.0, "d") == 7.0
-    assert _pause(config, 1, 3600.0, "d") == 30.0
-    assert _pause(config, 7, 1.0, "d") == _pause(config, 7, 0.0, "d") >= 15.0
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("7", 7.0),
-        ("0.5", 0.5),
-        ("-1", 0.0),
-        ("", 0.0),
-        ("soon", 0.0),
-        ("nan", 0.0),
-        ("inf", 0.0),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 60.0),  # 100 s after the epoch, read at 40 s
-        ("Thu, 01 Jan 1970 00:00:20 GMT", 0.0),
-        ("Thu, 01 Jan 99999 00:00:20 GMT", 0.0),
-    ],
-)
-def test_retry_after_is_read_as_seconds_or_date(monkeypatch: pytest.MonkeyPatch, value: str, expected: float) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("stratagem.models.served.time.time", lambda: 40.0)
-        seconds = _retry_after(value)
-    assert seconds == expected
+    model, texts = asyncio.run(first())
+    assert texts == ["hi", "hi"]
+    # The server is gone now: the error has to be about that, not about a closed event loop.
+    assert [text.split(": ")[1] for text in asyncio.run(ask_twice(model))] == ["cannot connect (ConnectError"] * 2
+    asyncio.run(model.aclose())
 
 
 # The key
@@ -651,90 +618,3 @@ def test_the_key_is_sent_and_appears_nowhere_else(
     logged = [record.getMessage() for record in caplog.records if not record.name.startswith("httpcore")]
     for text in [*seen, *logged]:
         assert KEY[:8] not in text
-
-
-def test_a_missing_key_is_found_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("STRATAGEM_TEST_KEY", raising=False)
-    message = (
-        "api_key_env='STRATAGEM_TEST_KEY' names an environment variable that is not set; export it, or leave "
-        "api_key_env out for a server without a key."
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        ServedModel(ServedModelConfig("http://127.0.0.1:1", "m", api_key_env="STRATAGEM_TEST_KEY"))
-
-
-def test_a_key_that_no_header_can_carry_is_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRATAGEM_TEST_KEY", "sk-\u00e9")
-    message = (
-        "api_key_env='STRATAGEM_TEST_KEY': its value holds characters that no HTTP header can carry; expected "
-        "printable ASCII. Export the key again."
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        ServedModel(ServedModelConfig("http://127.0.0.1:1", "m", api_key_env="STRATAGEM_TEST_KEY"))
-
-
-# Settings
-
-SECRET_URL = (
-    "base_url holds a user name, a query or a fragment; expected a plain address like 'http://127.0.0.1:8000/v1'. "
-    "Put a key into the environment variable that api_key_env names."
-)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"base_url": "127.0.0.1:8000"},
-            "base_url='127.0.0.1:8000' is not an http or https address; write it like 'http://127.0.0.1:8000/v1'.",
-        ),
-        (
-            {"base_url": "http://"},
-            "base_url='http://' is not an http or https address; write it like 'http://127.0.0.1:8000/v1'.",
-        ),
-        ({"base_url": "http://me:secret@host/v1"}, SECRET_URL),
-        ({"base_url": "http://host/v1?key=secret"}, SECRET_URL),
-        (
-            {"base_url": "http://host/v1/chat/completions"},
-            "base_url='http://host/v1/chat/completions' holds the path that is appended to it; end it before '/chat'.",
-        ),
-        ({"model": ""}, "model='' names no model; set it to the model's name on the server."),
-        (
-            {"api_key_env": "sk-0123"},
-            "api_key_env is not the name of an environment variable (A-Z, 0-9 and _); set it to the name of the "
-            "variable that holds the key, never to the key itself.",
-        ),
-        ({"context_length": 0}, "context_length=0 is too small; set it to 1 or more."),
-        ({"max_concurrency": 0}, "max_concurrency=0 is too small; set it to 1 or more."),
-        ({"max_response_bytes": 0}, "max_response_bytes=0 is too small; set it to 1 or more."),
-        ({"max_retries": -1}, "max_retries=-1 is negative; use 0 for a single try."),
-        ({"timeout_s": 0}, "timeout_s=0 is not a time limit; set it to a positive number of seconds."),
-        (
-            {"total_timeout_s": float("inf")},
-            "total_timeout_s=inf is not a time limit; set it to a positive number of seconds.",
-        ),
-        ({"backoff_s": -1.0}, "backoff_s=-1.0 is not a time limit; set it to a positive number of seconds."),
-        (
-            {"max_backoff_s": float("nan")},
-            "max_backoff_s=nan is not a time limit; set it to a positive number of seconds.",
-        ),
-        (
-            {"max_tokens_field": "tokens"},
-            "max_tokens_field='tokens' is unknown; use 'max_tokens' or 'max_completion_tokens'.",
-        ),
-        (
-            {"extra_body": {"top_k": 5, "seed": 1, "echo": True}},
-            "extra_body holds 'seed', 'top_k', which this program sets itself; use the generation settings, seed, "
-            "send_extra_sampling or continue_assistant.",
-        ),
-        (
-            {"extra_body": {"x": {1}}},
-            "extra_body cannot be sent as JSON (Object of type set is not JSON serializable); use texts, numbers and "
-            "tables.",
-        ),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_bad_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        ServedModelConfig(**{"base_url": "http://127.0.0.1:1/v1", "model": "m", **settings})

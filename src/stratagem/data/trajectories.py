@@ -1,7 +1,8 @@
 """Trajectories on disk: one Parquet file per iteration, one row per step.
 
-Any Parquet reader opens the files. What is read back equals what was written, to the last bit. A trajectory without
-steps (its game failed on reset) is one row with ``step`` = -1 and nulls in the columns of a step.
+Any Parquet reader opens the files. What is read back equals what was written, to the last bit; only ``info`` is limited
+to what JSON holds. A trajectory without steps (its game failed on reset) is one row with ``step`` = -1 and nulls in
+the columns of a step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stratagem.errors import RunError
-from stratagem.files import atomic_write
+from stratagem.files import atomic_write, error_reason
 from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup
 
 __all__ = ["SCHEMA", "StoredGroup", "read_trajectories", "trajectory_file", "write_trajectories"]
@@ -59,8 +60,7 @@ SCHEMA = pa.schema(
 )
 """Columns of a trajectory file, in order."""
 
-_STEP_COLUMNS = ("observation", "completion", "action", "executed_action", "parse_error", "reward", "invalid_penalty")
-_STEP_COLUMNS += ("shaping", "state_key", "prompt_ids", "completion_ids", "logprobs", "finish")
+_STEP_COLUMNS = tuple(SCHEMA.names[SCHEMA.get_field_index("observation") :])
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def write_trajectories(
             if not trajectory.steps:
                 rows.append({**shared, "step": -1})
             for number, step in enumerate(trajectory.steps):
-                rows.append({**shared, "step": number, **{name: getattr(step, name) for name in _STEP_COLUMNS}})
+                rows.append({**shared, "step": number, **{name: _text(getattr(step, name)) for name in _STEP_COLUMNS}})
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     path = trajectory_file(folder, iteration)
     try:
         atomic_write(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", compression_level=6))
     except OSError as error:
         raise RunError(
-            f"Trajectories of iteration {iteration} could not be written to {str(path)!r} ({error.strerror}); "
+            f"Trajectories of iteration {iteration} could not be written to {str(path)!r} ({error_reason(error)}); "
             "free some space, or set run.save_trajectories = false."
         ) from error
     return path
@@ -146,7 +146,7 @@ def _read_file(path: Path) -> list[StoredGroup]:
     if not table.schema.equals(SCHEMA):
         missing = sorted(set(SCHEMA.names) - set(table.schema.names))
         raise RunError(
-            f"{str(path)!r} is not a trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
+            f"{str(path)!r} is no trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
             "read it with the version that its run's provenance.json names."
         )
     groups: dict[tuple[int, int], dict[int, list[dict[str, Any]]]] = {}
@@ -173,8 +173,14 @@ def _episode_columns(trajectory: Trajectory) -> dict[str, Any]:
         "truncated": trajectory.truncated,
         "stop_reason": trajectory.stop_reason.value,
         "success": trajectory.success,
-        "info": json.dumps(trajectory.info),
+        # A game may put anything there; what JSON lacks becomes text rather than end a run.
+        "info": json.dumps(trajectory.info, default=str),
     }
+
+
+def _text(value: Any) -> Any:
+    """Return UTF-8 text; a server may send half a surrogate pair, which becomes its escape."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
 def _trajectory(rows: list[dict[str, Any]]) -> Trajectory:

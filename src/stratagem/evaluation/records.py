@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -33,6 +34,13 @@ __all__ = ["Record", "load_records", "main", "records_table", "render_records"]
 _START = re.compile(r"^<!-- records:((?: [\w.-]+)+) -->$")
 _END = "<!-- /records -->"
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -74,14 +82,11 @@ class Record:
             value = getattr(self, key)
             check(isinstance(value, str) and bool(value.strip()), f"{key}={value!r}", "write a text that is not empty")
         check(
-            re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", self.commit) is not None,
+            re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", str(self.commit)) is not None,
             f"commit={self.commit!r}",
             "write 7 to 40 hex digits",
         )
-        try:
-            date.fromisoformat(self.date)
-        except ValueError:
-            check(False, f"date={self.date!r}", "write it as YYYY-MM-DD")
+        check(_is_date(str(self.date)), f"date={self.date!r}", "write a day as YYYY-MM-DD")
         check(
             (self.value is None) != (self.values is None),
             f"value={self.value!r} with values={self.values!r}",
@@ -182,7 +187,7 @@ def records_table(records: Sequence[Record]) -> Table:
         "Recipe": [record.recipe or "" for record in records],
         "Command": [f"`{record.command}`" for record in records],
         "Machine": [record.machine for record in records],
-        "Commit": [record.commit.removesuffix("-dirty")[:9] for record in records],
+        "Commit": [re.sub(r"^(\w{9})\w+", r"\1", record.commit) for record in records],
         "Date": [record.date for record in records],
     }
     filled = {header: cells for header, cells in columns.items() if any(cells)}
@@ -236,6 +241,11 @@ def _documents(paths: Sequence[str]) -> list[Path]:
     return found
 
 
+def _first_difference(old: str, new: str) -> int:
+    pairs = itertools.zip_longest(old.splitlines(), new.splitlines())
+    return next((number for number, (a, b) in enumerate(pairs, start=1) if a != b), 1)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Check or rewrite the tables of documents; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m stratagem.evaluation.records", description=main.__doc__)
@@ -266,18 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             document.write_text(rendered, encoding="utf-8")
             print(f"{document}: rewritten")
         else:
-            line = next(
-                (
-                    i
-                    for i, (a, b) in enumerate(zip(text.splitlines(), rendered.splitlines(), strict=False), 1)
-                    if a != b
-                ),
-                min(len(text.splitlines()), len(rendered.splitlines())) + 1,
-            )
-            print(
-                f"{document}:{line}: differs from the records; run python -m stratagem.evaluation.records --write.",
-                file=sys.stderr,
-            )
+            line = _first_difference(text, rendered)
+            hint = "run python -m stratagem.evaluation.records --write"
+            print(f"{document}:{line}: differs from the records; {hint}.", file=sys.stderr)
             status = 1
     return status
 

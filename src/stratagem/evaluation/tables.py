@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import rich.table
+from rich.text import Text
 
 from stratagem.errors import ConfigError
 from stratagem.evaluation.panels import EvaluationResult
@@ -57,8 +58,7 @@ class Table:
 
     def rich(self, title: str | None = None) -> rich.table.Table:
         """Return a table for :class:`rich.console.Console`."""
-        from rich.text import Text  # so that brackets in a cell are not read as markup
-
+        # Text, so that brackets in a cell are not read as markup.
         table = rich.table.Table(title=title, title_justify="left")
         for column, header in enumerate(self.headers):
             table.add_column(Text(header), justify="left" if column == 0 else "right", no_wrap=column == 0)
@@ -107,7 +107,7 @@ def difference(before: EvaluationResult, after: EvaluationResult) -> Summary:
     shared = [seed for seed in first if seed in second]
     if not shared:
         raise ConfigError(
-            f"panel={before.panel!r} has no episode that both results hold, since their games failed in different ones; "
+            f"panel={before.panel!r} has no episode that counts in both results, since a game failed in each; "
             "evaluate again."
         )
     return paired_difference([first[seed] for seed in shared], [second[seed] for seed in shared])

@@ -37,6 +37,7 @@ def check_game(make_game: Callable[[], Game], *, num_seeds: int = 3) -> None:
     _refused(game, (None,) * game.num_players, "step before reset")
     for seed in range(num_seeds):
         _check_start(game, make_game, seed)
+        _check_no_action(game, seed)
         first = _play(game, seed, course=0)
         if _play(game, seed, course=0) != first:
             raise GameError(
@@ -51,7 +52,6 @@ def check_game(make_game: Callable[[], Game], *, num_seeds: int = 3) -> None:
             )
         fresh.close()
         _play(game, seed, course=1)
-        _check_no_action(game, seed)
     game.close()
     game.close()
     same_numpy = all(np.array_equal(a, b) for a, b in zip(numpy_state, np.random.get_state(), strict=True))
@@ -65,6 +65,11 @@ def check_game(make_game: Callable[[], Game], *, num_seeds: int = 3) -> None:
 def _check_start(game: Game, make_game: Callable[[], Game], seed: int) -> None:
     observations = game.reset(seed=seed, course=0)
     _check_texts(game, observations, "reset")
+    if (_seen(game), game.state_key()) != (_seen(game), game.state_key()):
+        raise GameError(
+            f"{game.name}: reading observation, render or state_key twice gives two answers; reading must not change "
+            "the state or draw random numbers."
+        )
     start = (tuple(observations), game.state_key(), game.render())
     for course in (0, 1):
         again = (tuple(game.reset(seed=seed, course=course)), game.state_key(), game.render())
@@ -100,7 +105,7 @@ def _play(game: Game, seed: int, *, course: int) -> list[Record]:
             )
         if number == 1:
             _refused(game, ("no such action", *actions[1:]), "the illegal word 'no such action'")
-            _refused(game, (*actions, None), f"{game.num_players + 1} actions for {game.num_players} player(s)")
+            _refused(game, (*actions, actions[0]), f"{game.num_players + 1} actions for {game.num_players} player(s)")
         step = game.step(actions)
         _check_step(game, step)
         if step.observations != tuple(game.observation(player) for player in range(game.num_players)):
@@ -187,16 +192,8 @@ def _check_end(game: Game) -> None:
 
 
 def _check_no_action(game: Game, seed: int) -> None:
-    def seen() -> Record:
-        return (tuple(game.observation(player) for player in range(game.num_players)), game.render())
-
     game.reset(seed=seed)
-    before, key = seen(), game.state_key()
-    if (seen(), game.state_key()) != (before, key):
-        raise GameError(
-            f"{game.name}: reading observation, render or state_key twice gives two answers; reading must not change "
-            "the state or draw random numbers."
-        )
+    before, key = _seen(game), game.state_key()
     try:
         game.step((None,) * game.num_players)
     except Exception as error:
@@ -204,11 +201,15 @@ def _check_no_action(game: Game, seed: int) -> None:
             f"{game.name}: step raised {type(error).__name__} for the action None; "
             "None means no action and must always be accepted."
         ) from error
-    if seen() == before and game.state_key() != key:
+    if _seen(game) == before and game.state_key() != key:
         raise GameError(
             f"{game.name}: state_key changed from {key!r} to {game.state_key()!r} while nothing that is seen changed; "
             "leave step counters and history out of it."
         )
+
+
+def _seen(game: Game) -> Record:
+    return (tuple(game.observation(player) for player in range(game.num_players)), game.render())
 
 
 def _refused(game: Game, actions: tuple[str | None, ...], what: str) -> None:

@@ -172,19 +172,19 @@ def _fixed_text(board: Board, slippery: bool, success_rate: float, coordinates: 
         "[Available Actions]",
         *(f'"{word}"' for word in ("up", "down", "left", "right")),
         "[Rules]",
-        "Each action moves the player one space. A move off the board does nothing.",
-        "A hole ends the game with 0 points. The goal ends it with 1 point.",
+        "Each action moves one space. A move off the board does nothing.",
+        "A hole ends the game with 0 points, the goal with 1 point.",
         (
             f"The ice is slippery: a move goes the chosen way with chance {chance}, "
-            f"and each perpendicular way with chance {(1 - chance) / 2}."
+            f"each perpendicular way with chance {(1 - chance) / 2}."
             if slippery
-            else "The ice is not slippery: a move always goes the chosen way."
+            else "The ice is not slippery: a move goes the chosen way."
         ),
     ]
     if coordinates:
         lines.append(
-            f"Cells are (x, y), from (0, 0) at bottom left to ({len(board[0]) - 1}, {len(board) - 1}) at top right. "
-            "left: x-1, right: x+1, up: y+1, down: y-1."
+            f"Cells are (x, y): (0, 0) is bottom left, ({len(board[0]) - 1}, {len(board) - 1}) is top right. "
+            "Right adds 1 to x, up adds 1 to y."
         )
     if grid:
         lines.append("Symbols: P player, O hole, G goal, _ ice.")

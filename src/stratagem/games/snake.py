@@ -415,8 +415,8 @@ class Snake(Game):
         ]
         if self.coordinates:
             lines.append(
-                f"The board is {self.width}x{self.height}. Cells are (x, y), from (0, 0) at bottom left to "
-                f"({self.width - 1}, {self.height - 1}) at top right. left: x-1, right: x+1, up: y+1, down: y-1."
+                f"Cells are (x, y): (0, 0) is bottom left, ({self.width - 1}, {self.height - 1}) is top right. "
+                "Right adds 1 to x, up adds 1 to y."
             )
         if self.grid:
             enemy = {1: "", 2: "2 enemy head, "}.get(self.num_players, f"2 to {self.num_players} enemy heads, ")

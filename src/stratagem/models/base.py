@@ -12,14 +12,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
+from torch.nn import Parameter
 
 from stratagem.errors import ConfigError
 from stratagem.types import Finish
 
-__all__ = ["Completion", "GenerationConfig", "LanguageModel", "Message", "Request"]
-
-Message = dict[str, str]
-"""``{"role": "system" | "user" | "assistant", "content": "..."}``."""
+__all__ = [
+    "Completion",
+    "GenerationConfig",
+    "LabelLogprobs",
+    "LanguageModel",
+    "Request",
+    "TokenRow",
+    "TrainableModel",
+]
 
 
 @dataclass(frozen=True)
@@ -106,9 +113,65 @@ class LanguageModel(Protocol):
         ...
 
 
+class LabelLogprobs(Protocol):
+    """What a training pass gives for a list of rows, the completion tokens of all rows one after the other."""
+
+    @property
+    def logprobs(self) -> Tensor:
+        """[T] float32 log p of each completion token, with gradients."""
+        ...
+
+    @property
+    def entropy(self) -> Tensor:
+        """[T] entropy in nats of the distribution that each token was drawn from, with gradients."""
+        ...
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that went through the model."""
+        ...
+
+    @property
+    def num_seen(self) -> int:
+        """Tokens that a row-by-row pass without padding would compute."""
+        ...
+
+
+TokenRow = tuple[Sequence[int], Sequence[int]]
+"""(prompt ids, completion ids)."""
+
+
 class TrainableModel(LanguageModel, Protocol):
     """A model in this process whose weights can be trained; see :mod:`stratagem.models.local`."""
 
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text."""
+    def logprobs(self, rows: Sequence[TokenRow], *, temperature: float = 1.0) -> LabelLogprobs:
+        """Return log-probabilities of completions, with gradients."""
+        ...
+
+    def reference_logprobs(self, rows: Sequence[TokenRow], *, temperature: float = 1.0) -> Tensor:
+        """Return log-probabilities under the reference policy, aligned with :meth:`logprobs`."""
+        ...
+
+    def split(self, rows: Sequence[TokenRow], max_tokens: int) -> list[list[int]]:
+        """Cut rows into micro-batches of at most ``max_tokens`` computed tokens; lists of row numbers."""
+        ...
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "") -> tuple[int, ...]:
+        """Return the ids of a chat up to where the assistant goes on."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text."""
+        ...
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """Return the parameters that train."""
+        ...
+
+    def keep_reference(self) -> None:
+        """Take the present weights as the reference policy."""
+        ...
+
+    def weights_changed(self) -> None:
+        """Forget what was computed with the old weights."""
         ...

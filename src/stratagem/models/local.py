@@ -25,7 +25,7 @@ from stratagem.models.catalog import ModelConfig, load_pretrained
 from stratagem.models.decoding import Row, TreeSampler
 from stratagem.models.logits import label_logprobs
 from stratagem.models.tree import Row as TreeRow
-from stratagem.models.tree import build_tree
+from stratagem.models.tree import build_tree, split_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -341,9 +341,9 @@ class LocalModel:
         seen = sum(lengths) - len(rows)
         return Batch(chosen, entropy[line, place], ids.numel(), seen)
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that train."""
-        return [p for p in self._adapted.parameters() if p.requires_grad]
+    def split(self, rows: Sequence[TreeRow], max_tokens: int) -> list[list[int]]:
+        """Cut rows into micro-batches whose trees have at most ``max_tokens`` nodes; lists of row numbers."""
+        return split_rows(rows, max_tokens)
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that train, by name."""

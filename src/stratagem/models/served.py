@@ -287,15 +287,15 @@ class ServedModel:
     async def _ask(self, client: httpx.AsyncClient, body: bytes, digest: str) -> Answer:
         config = self.config
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + config.total_timeout_s
+        left_s = config.total_timeout_s
+        deadline = loop.time() + left_s
         tries = 0
         while True:
             if client.is_closed:
                 raise self._was_closed()
             tries += 1
-            seconds = min(config.timeout_s, max(deadline - loop.time(), 0.0))
             try:
-                return await self._try_once(client, body, seconds)
+                return await self._try_once(client, body, min(config.timeout_s, left_s))
             except _FailedTryError as failure:
                 where = f"base_url={config.base_url!r}: {failure.what}."
                 if not failure.retry:
@@ -313,6 +313,7 @@ class ServedModel:
                 _log.info("%s Trying again in %.1f s.", where, pause)
             self.usage.retries += 1
             await asyncio.sleep(pause)
+            left_s = max(deadline - loop.time(), 0.0)
 
     async def _try_once(self, client: httpx.AsyncClient, body: bytes, seconds: float) -> Answer:
         limit = self.config.max_response_bytes

@@ -7,7 +7,6 @@ file, which is checked on loading. There is no pickle, so a checkpoint from a st
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -25,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stratagem.errors import RunError
-from stratagem.files import fsync_folder, publish_folder
+from stratagem.files import error_reason, fsync_folder, publish_folder
 from stratagem.runs.state import flatten_state, unflatten_state
 
 __all__ = ["Checkpoint", "list_checkpoints", "load_checkpoint", "load_latest", "save_checkpoint"]
@@ -216,9 +215,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    # safetensors writes through Rust and reports the number of the error inside its text.
+def _reason(error: OSError | SafetensorError) -> str:
+    if isinstance(error, OSError):
+        return error_reason(error)
+    # safetensors writes through Rust and puts the system's number into its text.
     match = re.search(r"os error (\d+)", str(error))
-    return os.strerror(int(match[1])) if match else str(error) or errno.errorcode[errno.EIO]
+    return os.strerror(int(match[1])) if match else str(error)

@@ -5,6 +5,7 @@ On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one pla
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -28,7 +29,7 @@ LABELS: dict[str, str] = {
     "tokens_saved": "tokens saved",
     "panel_mean": "panel mean",
 }
-"""Metric -> what it is called on the screen. These come first, in this order; other metrics follow under their own names."""
+"""Metric -> what it is called on the screen. These come first, in this order; others follow under their own names."""
 
 PERCENT = frozenset({"success_rate", "valid_rate", "tokens_saved"})
 """Metrics between 0 and 1 that are shown in per cent."""
@@ -157,7 +158,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     if len(values) > width:
         edges = [round(index * len(values) / width) for index in range(width + 1)]
-        values = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(values), max(values)
     if high == low:
         return _BLOCKS[3] * len(values)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.errors import RunError
-from stratagem.files import atomic_write_bytes
+from stratagem.files import atomic_write_bytes, error_reason
 
 __all__ = ["MetricsLog", "read_metrics", "truncate_metrics"]
 
@@ -62,7 +62,7 @@ class MetricsLog:
             with contextlib.suppress(OSError):
                 os.truncate(self.path, size)
             raise RunError(
-                f"Metrics of iteration {iteration} could not be written to {str(self.path)!r} ({error.strerror}); "
+                f"Metrics of iteration {iteration} could not be written to {str(self.path)!r} ({error_reason(error)}); "
                 "free some space, then continue with --resume."
             ) from error
         self._last = iteration

@@ -80,14 +80,14 @@ class Trackers:
 
             PartialState()  # accelerate's loggers refuse to work without it
         for name in names:
-            tracker = self._guard(name, lambda name=name: TRACKERS[name](folder, run_name, iteration))  # type: ignore[misc]
+            tracker = self._guard(name, TRACKERS[name], folder, run_name, iteration)
             if tracker is not None:
                 self._active[name] = tracker
                 self._guard(name, tracker.start)
         if iteration < 0:
             values = _flatten(config)
             for name, tracker in list(self._active.items()):
-                self._guard(name, lambda tracker=tracker: tracker.store_init_configuration(values))  # type: ignore[misc]
+                self._guard(name, tracker.store_init_configuration, values)
 
     def log(self, iteration: int, metrics: Mapping[str, Any]) -> None:
         """Send the numbers among ``metrics``."""
@@ -97,7 +97,7 @@ class Trackers:
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
         for name, tracker in list(self._active.items()):
-            self._guard(name, lambda tracker=tracker: tracker.log(numbers, step=iteration))  # type: ignore[misc]
+            self._guard(name, tracker.log, numbers, step=iteration)
 
     def close(self) -> None:
         """Finish every tracker; safe to call again."""
@@ -105,10 +105,10 @@ class Trackers:
             self._guard(name, tracker.finish)
         self._active.clear()
 
-    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
+    def _guard(self, name: str, call: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """Call; on any failure warn, drop that tracker for good and return None."""
         try:
-            return call()
+            return call(*arguments, **settings)
         except Exception as error:  # a third party's code may raise anything, and none of it may stop training
             self._active.pop(name, None)
             warnings.warn(

@@ -1,0 +1,451 @@
+"""Multi-Step Group-Relative Policy Optimization (MS-GRPO).
+
+Paper: Dilkes, Yazdanpanah, Stein 2025, "Reinforced Language Models for Sequential Decision Making", arXiv:2508.10839.
+
+For each iteration of :func:`train`, as Algorithm 1:
+
+1. theta_old <- theta: the sampler forgets what it computed with older weights (line 3).
+2. Starts s_0 are drawn; G episodes are played from each, every step prompted with its own observation only (4-18).
+3. C_j = sum_t (r_t + Phi_t), A_j = (C_j - mean) / std over the group (17, 19; eq. 4).
+4. If T_ep is set: G' of G episodes are drawn with p_j ~ exp(|A_j| / T_ep), A_j recomputed on them (20-23; eq. 5).
+5. Ascent on J = 1/G' sum_j 1/|y_j| sum_t sum_k min(w A_j, clip(w, 1 - eps_low, 1 + eps_up) A_j) - beta KL (24; eq. 1-3).
+
+Departures from the paper:
+
+- ``num_groups`` starts per iteration instead of one; J is averaged over the groups that carry a signal (std C > 0).
+- ``minibatch_groups`` and ``num_epochs`` allow several steps of ascent on one collection, which is what the clip is for;
+  one step on everything is the paper's.
+- KL is averaged over tokens like the surrogate (1/|y_j| within an episode); the paper leaves its normalisation open. The
+  estimator is named: k3 is GRPO's.
+- std is that of the population; the paper does not say.
+- The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
+  "ours" or by their source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratagem.agents.language import LanguageAgent
+from stratagem.algorithms.advantages import aaw_sample, group_normalised
+from stratagem.algorithms.kl import KL_ESTIMATORS
+from stratagem.algorithms.losses import clipped_surrogate
+from stratagem.errors import ConfigError
+from stratagem.games.base import Game
+from stratagem.models.base import TrainableModel
+from stratagem.rollout import Player, play_groups
+from stratagem.seeding import generator
+from stratagem.types import Trajectory, TrajectoryGroup
+
+__all__ = ["Iteration", "Learner", "MSGRPOConfig", "Sample", "make_samples", "objective", "train"]
+
+
+@dataclass(frozen=True)
+class MSGRPOConfig:
+    """Settings of MS-GRPO."""
+
+    num_iterations: int = 700
+    """M; the paper's 700."""
+    num_groups: int = 1
+    """Different starts in an iteration; the paper's 1."""
+    group_size: int = 100
+    """G; the paper's best runs use 100."""
+    sampled_group_size: int | None = 25
+    """G'; the paper's best is 25. None learns from all G episodes."""
+    episode_temperature: float | None = 1.0
+    """T_ep of eq. 5; ours, the paper does not give it. None is off (the paper's T_ep = 0)."""
+    clip_low: float = 0.2
+    """eps_low of eq. 2; 0.2 from the first author's later code."""
+    clip_high: float = 0.2
+    """eps_up of eq. 2; 0.2 from the first author's later code."""
+    kl_coef: float = 0.0
+    """beta of eq. 1; 0 from the first author's later code. 0 needs no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """See :mod:`stratagem.algorithms.kl`."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus; ours, 0 is the paper's objective."""
+    learning_rate: float = 1e-6
+    """AdamW; 1e-6 from the first author's later code, for a 3B model."""
+    weight_decay: float = 0.0
+    """AdamW's; ours."""
+    warmup_iterations: int = 0
+    """Linear warm-up of the learning rate; ours."""
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate to zero over ``num_iterations``; ours."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm; ours."""
+    num_epochs: int = 1
+    """Passes over the episodes of an iteration; the paper's 1."""
+    minibatch_groups: int | None = None
+    """Groups for one optimizer step; None takes all, the paper's single step."""
+    max_tokens_per_pass: int = 8192
+    """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
+    max_steps: int | None = None
+    """Step limit of an episode besides the game's own."""
+
+    def __post_init__(self) -> None:
+        """Refuse values and combinations that cannot learn."""
+        if self.group_size < 2:
+            raise ConfigError(
+                f"group_size={self.group_size!r} gives zero advantage for every episode; set group_size >= 2."
+            )
+        if (self.sampled_group_size is None) != (self.episode_temperature is None):
+            raise ConfigError(
+                f"sampled_group_size={self.sampled_group_size!r} and episode_temperature={self.episode_temperature!r} "
+                "go together: set both for absolute-advantage-weighted sampling, or switch both off."
+            )
+        if self.sampled_group_size is not None and not 2 <= self.sampled_group_size <= self.group_size:
+            raise ConfigError(
+                f"sampled_group_size={self.sampled_group_size!r} is not in 2..group_size={self.group_size!r}; "
+                "choose one that is, or switch sampling off."
+            )
+        if self.episode_temperature is not None and self.episode_temperature <= 0:
+            raise ConfigError(f"episode_temperature={self.episode_temperature!r} must be above 0; or switch it off.")
+        for name in ("num_iterations", "num_groups", "num_epochs", "max_tokens_per_pass"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
+        if self.minibatch_groups is not None and self.minibatch_groups < 1:
+            raise ConfigError(f"minibatch_groups={self.minibatch_groups!r} must be 1 or more; leave it out for all.")
+        for name in ("clip_low", "clip_high", "learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0.")
+        for name in ("kl_coef", "ent_coef", "weight_decay", "warmup_iterations"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more.")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One step of one episode, as the loss needs it."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    old_logprobs: tuple[float, ...]
+    advantage: float
+    """A_j of the episode."""
+    weight: float
+    """1 / (G' |y_j|): the factor of eq. 1 before each token of this episode."""
+
+
+@dataclass(frozen=True)
+class GroupSamples:
+    """What is learnt from one group."""
+
+    samples: tuple[Sample, ...]
+    """Empty where all composite returns are equal."""
+    advantages: dict[int, float]
+    """A_j by the episode's place in its group, for those that were chosen."""
+
+
+@dataclass
+class Iteration:
+    """What one iteration did."""
+
+    number: int
+    """1 for the first."""
+    groups: list[TrajectoryGroup]
+    advantages: list[dict[int, float]]
+    """A_j of the chosen episodes of each group."""
+    failed: list[Trajectory]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Generator) -> GroupSamples:
+    """Return what eq. 4 and 5 make of a group: advantages, and the episodes to learn from."""
+    trajectories = group.trajectories
+    returns = np.array([t.composite_return for t in trajectories])
+    advantages = group_normalised(returns)
+    chosen = np.arange(len(trajectories))
+    if config.episode_temperature is not None and config.sampled_group_size is not None:
+        size = min(config.sampled_group_size, len(trajectories))
+        chosen = aaw_sample(advantages, size, temperature=config.episode_temperature, rng=rng)
+        advantages = np.zeros(len(trajectories))
+        advantages[chosen] = group_normalised(returns[chosen])
+    samples = []
+    for j in chosen:
+        num_tokens = trajectories[j].num_tokens  # |y_j|
+        if advantages[j] == 0.0 and config.kl_coef == 0.0 and config.ent_coef == 0.0:
+            continue  # its gradient is zero
+        for step in trajectories[j].steps:
+            samples.append(
+                Sample(
+                    prompt_ids=step.prompt_ids,
+                    completion_ids=step.completion_ids,
+                    old_logprobs=step.logprobs,
+                    advantage=float(advantages[j]),
+                    weight=1.0 / (len(chosen) * num_tokens),
+                )
+            )
+    has_signal = bool(advantages.any())
+    return GroupSamples(tuple(samples) if has_signal else (), {int(j): float(advantages[j]) for j in chosen})
+
+
+def objective(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    kl: Tensor | None = None,
+    kl_coef: float = 0.0,
+    entropy: Tensor | None = None,
+    ent_coef: float = 0.0,
+) -> Tensor:
+    """Return -J of eq. 1 for the tokens given: a sum, so parts of a batch add up to the whole.
+
+    Args:
+        logprobs: [T] log p_theta.
+        old_logprobs: [T] log p_theta_old.
+        advantages: [T] A_j of each token's episode.
+        weights: [T] 1 / (G' |y_j|), divided by the number of groups.
+        clip_low: eps_low.
+        clip_high: eps_up.
+        kl: [T] estimate of KL(p_theta || p_ref).
+        kl_coef: beta.
+        entropy: [T] entropy of the next-token distribution.
+        ent_coef: weight of the entropy bonus.
+    """
+    loss = clipped_surrogate(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high)
+    if kl is not None and kl_coef:
+        loss = loss + kl_coef * kl
+    if entropy is not None and ent_coef:
+        loss = loss - ent_coef * entropy
+    return (weights * loss).sum()
+
+
+class Learner:
+    """Model, optimizer and the number of the iteration: all that a checkpoint must hold.
+
+    Randomness is addressed by (seed, iteration, ...), so there is no generator state.
+    """
+
+    def __init__(self, model: TrainableModel, config: MSGRPOConfig) -> None:
+        """Make the optimizer; the present weights become the reference policy if beta > 0."""
+        self.model = model
+        self.config = config
+        self.iteration = 0
+        self.parameters = model.named_parameters()
+        self.optimizer = torch.optim.AdamW(
+            self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, foreach=True
+        )
+        if config.kl_coef > 0:
+            model.keep_reference()
+
+    def learning_rate(self) -> float:
+        """Return the rate of the present iteration: warm-up, then decay; a function of the iteration alone."""
+        config, done = self.config, self.iteration
+        rate = config.learning_rate
+        if done < config.warmup_iterations:
+            return rate * (done + 1) / config.warmup_iterations
+        share = (done - config.warmup_iterations) / max(1, config.num_iterations - config.warmup_iterations)
+        if config.decay == "linear":
+            return rate * (1 - share)
+        if config.decay == "cosine":
+            return rate * 0.5 * (1 + math.cos(math.pi * share))
+        return rate
+
+    def step(self, samples: Sequence[Sample], num_groups: int, temperature: float) -> dict[str, float]:
+        """Make one step of ascent on the samples of ``num_groups`` groups and return its metrics.
+
+        Micro-batches add up to exactly the gradient of the whole.
+        """
+        config = self.config
+        self.optimizer.zero_grad(set_to_none=True)
+        rows = [(sample.prompt_ids, sample.completion_ids) for sample in samples]
+        sums = {"loss": 0.0, "kl": 0.0, "entropy": 0.0, "clipped": 0.0, "ratio_gap": 0.0, "approx_kl": 0.0}
+        computed = seen = num_tokens = 0
+        for part in self.model.split(rows, config.max_tokens_per_pass):
+            batch = self.model.logprobs([rows[i] for i in part], temperature=temperature)
+            old, advantages, weights = _token_tensors([samples[i] for i in part], batch.logprobs.device)
+            weights = weights / num_groups
+            kl = None
+            if config.kl_coef > 0:
+                reference = self.model.reference_logprobs([rows[i] for i in part], temperature=temperature)
+                kl = KL_ESTIMATORS[config.kl_estimator](batch.logprobs, reference)
+                sums["kl"] += float((weights * kl).sum().detach())
+            loss = objective(
+                batch.logprobs,
+                old,
+                advantages,
+                weights,
+                clip_low=config.clip_low,
+                clip_high=config.clip_high,
+                kl=kl,
+                kl_coef=config.kl_coef,
+                entropy=batch.entropy,
+                ent_coef=config.ent_coef,
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                log_ratio = batch.logprobs - old
+                ratio = log_ratio.exp()
+                outside = (ratio < 1 - config.clip_low) & (advantages < 0)
+                outside |= (ratio > 1 + config.clip_high) & (advantages > 0)
+                sums["loss"] += float(loss)
+                sums["clipped"] += float(outside.sum())
+                sums["entropy"] += float((weights * batch.entropy).sum())
+                sums["approx_kl"] += float((weights * (ratio - 1 - log_ratio)).sum())
+                sums["ratio_gap"] = max(sums["ratio_gap"], float((ratio - 1).abs().max()))
+            computed += batch.num_computed
+            seen += batch.num_seen
+            num_tokens += len(old)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), config.max_grad_norm)
+        if not torch.isfinite(norm):
+            raise FloatingPointError(
+                f"The gradient norm is {float(norm)} at iteration {self.iteration + 1}; expected a finite number. "
+                "Lower algorithm.learning_rate or use model.dtype = \"float32\"."
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate()
+        self.optimizer.step()
+        self.model.weights_changed()
+        total_weight = sum(s.weight * len(s.completion_ids) for s in samples) / num_groups
+        return {
+            "loss": sums["loss"],
+            "kl_to_reference": sums["kl"],
+            "entropy": sums["entropy"] / total_weight,
+            "approx_kl": sums["approx_kl"] / total_weight,
+            "clip_fraction": sums["clipped"] / num_tokens,
+            "ratio_gap": sums["ratio_gap"],
+            "grad_norm": float(norm),
+            "tokens_computed": float(computed),
+            "tokens_seen": float(seen),
+        }
+
+
+def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return [T] old log-probabilities, advantages and weights, the samples' tokens one after the other."""
+    lengths = torch.tensor([len(s.completion_ids) for s in samples])
+    old = torch.tensor([x for s in samples for x in s.old_logprobs], dtype=torch.float32)
+    advantages = torch.tensor([s.advantage for s in samples], dtype=torch.float32).repeat_interleave(lengths)
+    weights = torch.tensor([s.weight for s in samples], dtype=torch.float32).repeat_interleave(lengths)
+    return old.to(device), advantages.to(device), weights.to(device)
+
+
+_MAX_RATIO_GAP = 0.1
+"""Before the first step the ratio is 1 up to rounding (1e-4 in float32, a few percent in bfloat16)."""
+
+
+def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: float, seed: int) -> dict[str, float]:
+    """Learn from the groups that carry a signal: ``num_epochs`` passes in steps of ``minibatch_groups`` groups.
+
+    Raises:
+        RuntimeError: sampler and learner disagree on the probabilities of the very same weights.
+    """
+    config = learner.config
+    useful = [group.samples for group in per_group if group.samples]
+    size = len(useful) if config.minibatch_groups is None else config.minibatch_groups
+    collected: list[dict[str, float]] = []
+    for epoch in range(config.num_epochs):
+        order = generator(seed, "minibatch", learner.iteration, epoch).permutation(len(useful))
+        for start in range(0, len(useful), size):
+            part = [useful[i] for i in order[start : start + size]]
+            metrics = learner.step([s for samples in part for s in samples], len(part), temperature)
+            if not collected and metrics["ratio_gap"] > _MAX_RATIO_GAP:
+                raise RuntimeError(
+                    f"Before any update the importance ratio is off by {metrics['ratio_gap']:.3f}; expected 1. The "
+                    "sampler used other weights or another distribution than the learner; this is a bug, please "
+                    "report it."
+                )
+            collected.append(metrics)
+    learner.iteration += 1
+    if not collected:
+        return {"num_updates": 0.0}
+    averaged = {key: float(np.mean([metrics[key] for metrics in collected])) for key in collected[0]}
+    for key in ("tokens_computed", "tokens_seen"):
+        averaged[key] = float(sum(metrics[key] for metrics in collected))
+    averaged["ratio_gap"] = collected[0]["ratio_gap"]
+    return {**averaged, "num_updates": float(len(collected))}
+
+
+def train(
+    learner: Learner,
+    agent: LanguageAgent,
+    make_game: Callable[[], Game],
+    *,
+    seed: int,
+    opponents: Sequence[Player] = (),
+    excluded_starts: frozenset[str] = frozenset(),
+    on_finish: Callable[[int, Trajectory], None] | None = None,
+) -> Iterator[Iteration]:
+    """Run Algorithm 1 from the learner's iteration on; yield after each iteration.
+
+    Args:
+        learner: holds the model of ``agent``.
+        agent: plays seat 0 and is trained; must sample without truncation at a temperature above 0.
+        make_game: a new game for each episode that is under way.
+        seed: of the run.
+        opponents: who plays seats 1, 2, ...
+        excluded_starts: state keys of evaluation panels; no group starts there.
+        on_finish: called as episodes end (progress).
+
+    Raises:
+        ConfigError: the agent's sampling settings cannot be trained.
+    """
+    config = learner.config
+    check_trainable(agent)
+    while learner.iteration < config.num_iterations:
+        number = learner.iteration + 1
+        learner.model.weights_changed()  # theta_old <- theta
+        groups, failed = play_groups(
+            make_game,
+            [agent, *opponents],
+            num_groups=config.num_groups,
+            group_size=config.group_size,
+            address=(seed, "train", number),
+            excluded_starts=excluded_starts,
+            max_steps=config.max_steps,
+            on_finish=on_finish,
+        )
+        per_group = [
+            make_samples(group, config, generator(seed, "aaw", number, index)) for index, group in enumerate(groups)
+        ]
+        rate = learner.learning_rate()
+        metrics = update(learner, per_group, agent.generation.temperature, seed)
+        metrics = {**_describe(groups, per_group), "learning_rate": rate, **metrics}
+        yield Iteration(number, groups, [group.advantages for group in per_group], failed, metrics)
+
+
+def check_trainable(agent: LanguageAgent) -> None:
+    """Refuse sampling whose log-probabilities the learner cannot reproduce.
+
+    Raises:
+        ConfigError: greedy or truncated sampling.
+    """
+    generation = agent.generation
+    if generation.temperature <= 0:
+        raise ConfigError("agent.temperature=0 always gives the same episode, so nothing is learnt; set it above 0.")
+    if generation.truncates:
+        raise ConfigError(
+            f"agent.top_k={generation.top_k!r}, top_p={generation.top_p!r}, min_p={generation.min_p!r} cut the sampling "
+            "distribution, which the learner does not; the importance ratio would be wrong. Leave them out in training."
+        )
+
+
+def _describe(groups: Sequence[TrajectoryGroup], per_group: Sequence[GroupSamples]) -> dict[str, Any]:
+    """Return what the episodes of an iteration were like."""
+    played = [t for group in groups for t in group.trajectories]
+    if not played:
+        return {"num_episodes": 0.0}
+    steps = sum(len(t.steps) for t in played)
+    verdicts = [t.success for t in played if t.success is not None]
+    return {
+        "num_episodes": float(len(played)),
+        "return_mean": float(np.mean([t.environment_return for t in played])),
+        "return_std": float(np.std([t.environment_return for t in played])),
+        "composite_return_mean": float(np.mean([t.composite_return for t in played])),
+        "success_rate": float(np.mean(verdicts)) if verdicts else float("nan"),
+        "invalid_action_rate": sum(t.num_invalid for t in played) / steps,
+        "episode_length": steps / len(played),
+        "tokens_per_step": sum(t.num_tokens for t in played) / steps,
+        "groups_without_signal": float(np.mean([not group.samples for group in per_group])),
+    }

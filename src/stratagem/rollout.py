@@ -1,0 +1,349 @@
+"""Play many episodes of any games with any policies, batching whatever waits for a model.
+
+Each episode is a coroutine. It awaits its model, which answers all that wait with one pass, so finished episodes cost
+nothing and a slow one holds nobody up. Every random number is addressed (:mod:`stratagem.seeding`): an episode is the
+same whatever batch it was played in.
+
+A game that raises, hangs (in a worker, :mod:`stratagem.games.worker`) or exits costs its own episode: the trajectory ends
+with ``StopReason.GAME_FAILED`` and is counted. When failures pile up, playing stops with a clear error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from stratagem.agents.base import Policy
+from stratagem.agents.language import LanguageAgent
+from stratagem.errors import GameError
+from stratagem.games.base import Game
+from stratagem.seeding import Part, derive_seed, generator, uniforms
+from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup
+
+__all__ = ["Episode", "Player", "play_episode", "play_episodes", "play_groups"]
+
+Player = Policy | LanguageAgent
+"""Who sits in a seat."""
+
+T = TypeVar("T")
+
+_MAX_FAILURES = 10
+"""So many failed games, and more failed than played, stop the rollout."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode to play."""
+
+    seed: int
+    """Fixes the start state."""
+    course: int = 0
+    """With ``seed`` fixes what happens by chance."""
+    address: tuple[Part, ...] = ()
+    """Where in the run it is played: (run seed, purpose, iteration, group, episode). Its draws depend on it."""
+
+
+async def play_episode(
+    game: Game,
+    players: Sequence[Player],
+    episode: Episode,
+    *,
+    seat: int = 0,
+    max_steps: int | None = None,
+) -> Trajectory:
+    """Play one episode and return the trajectory of one seat.
+
+    Args:
+        game: is reset first.
+        players: one for each seat.
+        episode: which one.
+        seat: whose trajectory is returned.
+        max_steps: a limit besides the game's own.
+
+    Raises:
+        GameError: the game broke its contract.
+        ModelError: a model cannot answer.
+    """
+    if len(players) != game.num_players:
+        raise ValueError(f"{len(players)} players for the {game.num_players} seats of {game.name!r}; give one each.")
+    observations = _ask(game, lambda: game.reset(seed=episode.seed, course=episode.course))
+    steps: list[Step] = []
+    success: bool | None = None
+    info: dict[str, object] = {}
+
+    def finish(reason: StopReason) -> Trajectory:
+        return Trajectory(
+            game=game.name,
+            seed=episode.seed,
+            course=episode.course,
+            player=seat,
+            steps=tuple(steps),
+            terminated=reason is StopReason.TERMINATED,
+            truncated=reason is not StopReason.TERMINATED,
+            stop_reason=reason,
+            success=success,
+            info=dict(info),
+        )
+
+    while True:
+        state_key = _ask(game, game.state_key)
+        joint: list[str | None] = []
+        record: dict[str, object] = {}
+        recovery_end = False
+        for player, policy in enumerate(players):
+            address = (*episode.address, len(steps), player)
+            if isinstance(policy, LanguageAgent):
+                legal = _ask(game, partial(game.legal_actions, player))
+                numbers = None
+                if policy.generation.temperature > 0:
+                    numbers = uniforms(policy.generation.max_new_tokens, *address)
+                decision = await policy.decide(observations[player], legal, numbers)
+                completion = decision.completion
+                if completion.finish is Finish.CONTEXT and not completion.completion_ids:
+                    return finish(StopReason.CONTEXT)
+                executed = decision.action
+                if executed is None and policy.recovery == "random":
+                    executed = legal[int(generator(*address, "recovery").integers(len(legal)))]
+                if executed is None and policy.recovery == "end" and player == seat:
+                    recovery_end = True
+                if player == seat:
+                    record = {
+                        "action": decision.action,
+                        "invalid_penalty": policy.invalid_penalty if decision.action is None else 0.0,
+                        "shaping": decision.shaping,
+                        "parse_error": None if decision.parse_error is None else str(decision.parse_error),
+                        "completion": completion.text,
+                        "prompt_ids": completion.prompt_ids,
+                        "completion_ids": completion.completion_ids,
+                        "logprobs": completion.logprobs,
+                        "finish": completion.finish,
+                    }
+            else:
+                executed = policy.act(game, player, observations[player], generator(*address))
+                if player == seat:
+                    record = {"action": executed}
+            joint.append(executed)
+        shown = observations[seat]
+        if recovery_end:
+            steps.append(Step(observation=shown, reward=0.0, state_key=state_key, **record))  # type: ignore[arg-type]
+            return finish(StopReason.INVALID_ACTION)
+        result = _ask(game, partial(game.step, joint))
+        observations = result.observations
+        steps.append(
+            Step(
+                observation=shown,
+                reward=float(result.rewards[seat]),
+                executed_action=joint[seat],
+                state_key=state_key,
+                **record,  # type: ignore[arg-type]
+            )
+        )
+        if result.terminated or result.truncated:
+            found = result.info.get("success")
+            success = None if found is None else bool(found)
+            info.update({key: value for key, value in result.info.items() if key != "success"})
+            return finish(StopReason.TERMINATED if result.terminated else StopReason.MAX_STEPS)
+        if max_steps is not None and len(steps) >= max_steps:
+            return finish(StopReason.MAX_STEPS)
+
+
+def play_episodes(
+    make_game: Callable[[], Game],
+    players: Sequence[Player],
+    episodes: Sequence[Episode],
+    *,
+    seat: int = 0,
+    max_steps: int | None = None,
+    max_concurrent: int = 256,
+    on_finish: Callable[[int, Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Play episodes side by side and return their trajectories in the order of ``episodes``.
+
+    Args:
+        make_game: a new game for each episode that is under way.
+        players: one for each seat, shared by all episodes.
+        episodes: what to play.
+        seat: whose trajectories are returned.
+        max_steps: a limit besides the game's own.
+        max_concurrent: episodes under way at once.
+        on_finish: called with the number of an episode and its trajectory as soon as it ends (progress, saving).
+
+    Raises:
+        GameError: more games failed than ended.
+        ModelError: a model cannot answer.
+    """
+    return asyncio.run(_play_all(make_game, players, episodes, seat, max_steps, max_concurrent, on_finish))
+
+
+async def _play_all(
+    make_game: Callable[[], Game],
+    players: Sequence[Player],
+    episodes: Sequence[Episode],
+    seat: int,
+    max_steps: int | None,
+    max_concurrent: int,
+    on_finish: Callable[[int, Trajectory], None] | None,
+) -> list[Trajectory]:
+    results: list[Trajectory | None] = [None] * len(episodes)
+    numbers = iter(range(len(episodes)))
+    failures = 0
+
+    async def worker() -> None:
+        nonlocal failures
+        game: Game | None = None
+        try:
+            for number in numbers:
+                episode = episodes[number]
+                try:
+                    if game is None:
+                        game = make_game()
+                    trajectory = await play_episode(game, players, episode, seat=seat, max_steps=max_steps)
+                except GameError as error:
+                    failures += 1
+                    trajectory = _failed(game, episode, seat, error)
+                    if game is not None:
+                        _close(game)
+                        game = None
+                    done = sum(result is not None for result in results)
+                    if failures >= _MAX_FAILURES and failures * 2 > done:
+                        raise GameError(
+                            f"{failures} of {done + 1} episodes failed in the game; the last one said: {error}. Run "
+                            "check_game on it, or set game.isolate = true if it hangs or exits."
+                        ) from error
+                results[number] = trajectory
+                if on_finish is not None:
+                    on_finish(number, trajectory)
+        finally:
+            if game is not None:
+                _close(game)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(max_concurrent, len(episodes))):
+                tasks.create_task(worker())
+    except BaseExceptionGroup as group:
+        # One cause is enough for a user; the others are its echoes.
+        raise group.exceptions[0] from None
+    finally:
+        for player in players:
+            if isinstance(player, LanguageAgent):
+                await player.model.aclose()
+    return [result for result in results if result is not None]
+
+
+def _ask(game: Game, call: Callable[[], T]) -> T:
+    """Call into a game; whatever it raises or exits with becomes a GameError."""
+    try:
+        return call()
+    except (GameError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        raise GameError(f"Game {game.name!r} raised {type(error).__name__}: {error}.") from error
+
+
+def _close(game: Game) -> None:
+    try:
+        game.close()
+    except Exception:
+        return  # it has failed already; its episode is counted
+
+
+def _failed(game: Game | None, episode: Episode, seat: int, error: BaseException) -> Trajectory:
+    return Trajectory(
+        game=game.name if game is not None else "",
+        seed=episode.seed,
+        course=episode.course,
+        player=seat,
+        steps=(),
+        terminated=False,
+        truncated=True,
+        stop_reason=StopReason.GAME_FAILED,
+        info={"error": f"{type(error).__name__}: {error}"},
+    )
+
+
+def play_groups(
+    make_game: Callable[[], Game],
+    players: Sequence[Player],
+    *,
+    num_groups: int,
+    group_size: int,
+    address: tuple[Part, ...],
+    excluded_starts: frozenset[str] = frozenset(),
+    seat: int = 0,
+    max_steps: int | None = None,
+    max_concurrent: int = 1024,
+    on_finish: Callable[[int, Trajectory], None] | None = None,
+) -> tuple[list[TrajectoryGroup], list[Trajectory]]:
+    """Play ``num_groups`` groups of ``group_size`` episodes; the members of a group share their start.
+
+    Args:
+        make_game: a new game for each episode that is under way.
+        players: one for each seat.
+        num_groups: different starts.
+        group_size: G episodes from each start; what happens by chance after it differs.
+        address: where in the run this is: (run seed, purpose, iteration). Starts and draws depend on it.
+        excluded_starts: state keys at which no group may start (those of the evaluation panels).
+        seat: whose trajectories are returned.
+        max_steps: a limit besides the game's own.
+        max_concurrent: episodes under way at once.
+        on_finish: see :func:`play_episodes`.
+
+    Returns:
+        Groups of the episodes that were played (those with at least two), and the episodes whose game failed.
+
+    Raises:
+        GameError: no start outside ``excluded_starts`` was found, or more games failed than ended.
+    """
+    starts = _choose_starts(make_game, num_groups, address, excluded_starts)
+    episodes = [
+        Episode(start, derive_seed(*address, "course", group, member), (*address, group, member))
+        for group, start in enumerate(starts)
+        for member in range(group_size)
+    ]
+    played = play_episodes(
+        make_game,
+        players,
+        episodes,
+        seat=seat,
+        max_steps=max_steps,
+        max_concurrent=max_concurrent,
+        on_finish=on_finish,
+    )
+    failed = [t for t in played if t.stop_reason is StopReason.GAME_FAILED]
+    groups = []
+    for group in range(num_groups):
+        members = played[group * group_size : (group + 1) * group_size]
+        whole = tuple(t for t in members if t.stop_reason is not StopReason.GAME_FAILED and t.steps)
+        if len(whole) >= 2:
+            groups.append(TrajectoryGroup(whole))
+    return groups, failed
+
+
+def _choose_starts(
+    make_game: Callable[[], Game], count: int, address: tuple[Part, ...], excluded: frozenset[str]
+) -> list[int]:
+    """Return start seeds whose states are not excluded; each depends on its own address only."""
+    if not excluded:
+        return [derive_seed(*address, "start", group, 0) for group in range(count)]
+    game = make_game()
+    starts = []
+    try:
+        for group in range(count):
+            for attempt in range(1000):
+                seed = derive_seed(*address, "start", group, attempt)
+                _ask(game, partial(game.reset, seed=seed))
+                if _ask(game, game.state_key) not in excluded:
+                    starts.append(seed)
+                    break
+            else:
+                raise GameError(
+                    f"1000 starts of {game.name!r} in a row are starts of an evaluation panel; expected some that are "
+                    "not. Evaluate on fewer episodes, or choose a game with more starts."
+                )
+    finally:
+        _close(game)
+    return starts

@@ -1,0 +1,109 @@
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratagem.errors import ConfigError
+from stratagem.evaluation.figures import Curve, Reference, bars, learning_curve, sparkline
+
+CURVE = Curve.from_seeds("ours", [0, 1, 2], [[0.0, 0.5, 1.0], [0.0, 0.7, 1.0]])
+
+
+def test_a_seed_band_is_one_standard_deviation_around_the_mean() -> None:
+    # At x = 1: mean 0.6, sample standard deviation sqrt(2 * 0.1^2 / 1) = 0.141421
+    assert CURVE.low is not None
+    assert CURVE.high is not None
+    assert CURVE.y == pytest.approx([0.0, 0.6, 1.0], rel=0.0, abs=1e-12)
+    assert CURVE.low[1] == pytest.approx(0.458579, rel=0.0, abs=1e-6)
+    assert CURVE.high[1] == pytest.approx(0.741421, rel=0.0, abs=1e-6)
+
+
+def test_one_seed_has_no_band() -> None:
+    assert Curve.from_seeds("one", [0, 1], [[0.0, 1.0]]) == Curve("one", [0, 1], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_learning_curves_are_written_in_the_format_of_the_suffix(tmp_path: Path, suffix: str, magic: bytes) -> None:
+    path = learning_curve(tmp_path / "new" / f"curve.{suffix}", [CURVE], references=[Reference("optimum", 1.0)])
+    assert path.read_bytes().startswith(magic)
+
+
+def test_the_same_data_give_the_same_svg(tmp_path: Path) -> None:
+    first, second = (learning_curve(tmp_path / f"{name}.svg", [CURVE], title="t") for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+    other = learning_curve(tmp_path / "c.svg", [Curve("ours", [0, 1, 2], [0.0, 0.6, 0.9])], title="t")
+    assert other.read_bytes() != first.read_bytes()
+
+
+def test_gaps_in_a_curve_are_drawn(tmp_path: Path) -> None:
+    assert learning_curve(tmp_path / "gap.png", [Curve("a", [0, 1, 2], [0.0, math.nan, 1.0])]).is_file()
+
+
+def test_bars_take_intervals_beside_the_mean_and_none(tmp_path: Path) -> None:
+    path = bars(
+        tmp_path / "bars.svg",
+        ["lake", "snake"],
+        [("before", [0.1, -2.6], [(0.0, 0.2), None]), ("after", [1.0, -1.5], [(1.0, 1.0), (-1.4, -1.2)])],
+        references=[Reference("optimum", 1.0)],
+        title="Before and after",
+    )
+    assert path.read_bytes().startswith(b"<?xml")
+
+
+def test_drawing_does_not_load_pyplot(tmp_path: Path) -> None:
+    code = (
+        "import sys; from stratagem.evaluation.figures import Curve, learning_curve; assert 'matplotlib' not in "
+        f"sys.modules; learning_curve({str(tmp_path / 'a.png')!r}, [Curve('a', [0], [1.0])]); "
+        "assert 'matplotlib.pyplot' not in sys.modules; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_path_without_a_known_format_is_refused() -> None:
+    message = "path='curve.txt' does not say a format; end it with one of .png, .svg, .pdf."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        learning_curve("curve.txt", [CURVE])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Curve("a", [0, 1], [1.0]), "y has 1 values and x has 2; give one for each x."),
+        (lambda: Curve("a", [0], [1.0], low=[0.0]), "low and high make a band together; give both or neither."),
+        (
+            lambda: bars("a.png", ["g"], [("s", [1.0, 2.0], [None])]),
+            "series 's' has 2 values and 1 intervals for 1 groups.",
+        ),
+    ],
+)
+def test_lines_of_unequal_length_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make()  # type: ignore[operator]
+
+
+def blocks(*levels: int | None) -> str:
+    return "".join(" " if level is None else chr(0x2580 + level) for level in levels)
+
+
+def test_sparkline_goes_from_the_lowest_to_the_highest_block() -> None:
+    # (0.5 - 0) / 1 * 7 = 3.5, which rounds to the even 4: block 5
+    assert sparkline([0.0, 1.0, 0.5]) == blocks(1, 8, 5)
+
+
+def test_sparkline_of_a_flat_line_is_half_high() -> None:
+    assert sparkline([2.0, 2.0]) == blocks(4, 4)
+
+
+def test_sparkline_leaves_gaps_blank() -> None:
+    assert sparkline([0.0, math.nan, 1.0, math.inf]) == blocks(1, None, 8, None)
+    assert sparkline([math.nan]) == " "
+    assert sparkline([]) == ""
+
+
+def test_sparkline_averages_neighbours_to_fit() -> None:
+    # (0 + 2) / 2 = 1 and (7 + 9) / 2 = 8
+    assert sparkline([0.0, 2.0, 7.0, 9.0], width=2) == blocks(1, 8)
+    assert sparkline([0.0, 1.0], width=10) == blocks(1, 8)

@@ -1,0 +1,98 @@
+import re
+import subprocess
+import sys
+
+import pytest
+
+from stratagem.errors import ConfigError, UnknownNameError
+from stratagem.games import GAMES, VARIANTS, make, parameters
+from stratagem.games.checks import check_game
+
+NAMES = [*GAMES, *VARIANTS]
+
+EPISODES = """
+import hashlib, sys
+from stratagem.games import make
+from stratagem.seeding import generator
+for name in sys.argv[1:]:
+    digest = hashlib.sha256()
+    for seed in range(3):
+        game = make(name)
+        digest.update(repr(game.reset(seed=seed, course=7)).encode())
+        rng = generator("test", seed)
+        while True:
+            step = game.step([game.random_action(p, rng) for p in range(game.num_players)])
+            digest.update(repr((step, game.state_key())).encode())
+            if step.terminated or step.truncated:
+                break
+    print(name, digest.hexdigest())
+"""
+
+
+def exact(message: str) -> str:
+    return f"^{re.escape(message)}$"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_registered_game_keeps_the_contract(name):
+    check_game(lambda: make(name))
+
+
+def test_the_same_seed_gives_the_same_episode_in_another_process(capsys, monkeypatch):
+    command = [sys.executable, "-c", EPISODES, *NAMES]
+    other = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    monkeypatch.setattr(sys, "argv", ["-c", *NAMES])
+    exec(EPISODES, {})
+    here = capsys.readouterr().out
+    assert here == other
+    assert len(set(here.split()[1::2])) == len(NAMES) - 2  # frozen_lake and snake equal one variant each
+
+
+def test_importing_games_imports_no_torch_and_no_transformers():
+    code = (
+        "import sys, stratagem.games, stratagem.games.checks, stratagem.games.adapters, stratagem.games.worker\n"
+        "print([m for m in ('torch', 'transformers', 'pygame') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_variant_is_its_game_with_a_preset_that_parameters_override():
+    game = make("FrozenLake-Slippery", max_steps=7)
+    assert (game.name, game.slippery, game.max_steps) == ("frozen_lake", True, 7)
+    assert make("FrozenLake-Slippery", slippery=False).slippery is False
+    assert make("Snake-Poison").apple_reward == -1.0
+    assert make("Snake-Standard").apple_reward == 1.0
+
+
+def test_parameters_shows_defaults_with_the_preset_applied():
+    assert parameters("frozen_lake")["slippery"] is False
+    assert parameters("FrozenLake-Slippery")["slippery"] is True
+    assert parameters("snake")["num_apples"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("frozenlake", " Did you mean 'frozen_lake'?"),
+        ("Snake-Posion", " Did you mean 'Snake-Poison'?"),
+        ("chess", ""),
+    ],
+)
+def test_an_unknown_game_is_refused_with_the_nearest_name(name, hint):
+    message = (
+        f"Unknown game '{name}'.{hint} Available: FrozenLake-NotSlippery, FrozenLake-Slippery, "
+        "Snake-Poison, Snake-Standard, frozen_lake, snake."
+    )
+    for call in (make, parameters):
+        with pytest.raises(UnknownNameError, match=exact(message)):
+            call(name)
+
+
+def test_an_unknown_parameter_is_refused_with_the_nearest_one():
+    message = (
+        "slipery=True is not a parameter of FrozenLake-Slippery. Did you mean 'slippery'? Parameters: size, "
+        "hole_probability, slippery, board, max_steps, success_rate, coordinates, grid."
+    )
+    with pytest.raises(ConfigError, match=exact(message)):
+        make("FrozenLake-Slippery", slipery=True)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from stratagem.runs.display import Display, sparkline
+
+
+def plain() -> tuple[Display, io.StringIO]:
+    out = io.StringIO()
+    return Display(Console(file=out, width=100)), out
+
+
+def test_without_a_terminal_each_iteration_is_one_line() -> None:
+    display, out = plain()
+    with display:
+        display.start(total=3, title="lake-0-1")
+        display.update(1, {"kl": 0.00001, "return_mean": -0.5, "success_rate": 0.125, "count": 7})
+        display.note("saved [000001]")
+        display.update(2, {"panel_mean": math.nan})
+    assert out.getvalue().splitlines() == [
+        "lake-0-1: 3 iterations",
+        "[1/3] return -0.500  success 12.5%  KL 1.00e-05  count 7",
+        "saved [000001]",
+        "[2/3] panel mean nan",
+    ]
+
+
+def test_a_long_line_is_not_broken() -> None:
+    display, out = plain()
+    display.start(total=1, title="x" * 300)
+    assert out.getvalue().count("\n") == 1
+
+
+def test_a_resumed_run_says_what_was_done() -> None:
+    display, out = plain()
+    display.start(total=30, title="lake", completed=10)
+    assert out.getvalue() == "lake: 30 iterations, 10 done\n"
+
+
+def test_a_terminal_shows_progress_numbers_and_the_curve() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out, width=100, force_terminal=True)) as display:
+        display.start(total=3, title="lake-0-1")
+        display.update(1, {"return_mean": -0.5, "panel_mean": 0.1})
+        display.update(2, {"return_mean": 0.25, "panel_mean": 0.9})
+        display.note("a note")
+    text = out.getvalue()
+    for part in ("lake-0-1", "2/3", "return", "0.250", "panel mean", "\u2581\u2588", "0.100 -> 0.900", "a note"):
+        assert part in text, part
+
+
+def test_the_terminal_is_restored_when_training_fails() -> None:
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), Display(Console(file=out, force_terminal=True)) as display:
+        display.start(total=3, title="lake")
+        raise KeyboardInterrupt
+    assert "\x1b[?25h" in out.getvalue()  # the cursor is visible again
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "expected"),
+    [
+        ([], 8, ""),
+        ([1.0, 1.0], 8, "\u2584\u2584"),
+        # 0, 7, 14 of 14 are levels 0, 3.5 (rounds to even: 4) and 7.
+        ([0.0, 7.0, 14.0], 8, "\u2581\u2585\u2588"),
+        # Averages of the halves: 1 and 3.
+        ([0.0, 2.0, 2.0, 4.0], 2, "\u2581\u2588"),
+    ],
+)
+def test_a_sparkline_scales_from_lowest_to_highest(values: list[float], width: int, expected: str) -> None:
+    assert sparkline(values, width) == expected
+
+
+def test_a_sparkline_is_never_wider_than_asked() -> None:
+    assert all(len(sparkline([float(i) for i in range(n)], 7)) == min(n, 7) for n in range(1, 40))
