@@ -91,14 +91,14 @@ def demonstrations(
     seed: int,
     opponents: tuple[Policy, ...] = (),
     excluded_starts: frozenset[str] = frozenset(),
-) -> list[TokenRow]:
-    """Play demonstration episodes and return (prompt ids, answer ids) pairs.
+) -> list[list[TokenRow]]:
+    """Play demonstration episodes and return the (prompt ids, answer ids) pairs of each, in the order of play.
 
     Raises:
         ConfigError: the game has no planner.
     """
     model: TrainableModel = agent.model  # type: ignore[assignment]
-    rows: list[TokenRow] = []
+    episodes: list[list[TokenRow]] = []
     game = make_game()
     try:
         for episode in range(config.num_episodes):
@@ -109,6 +109,7 @@ def demonstrations(
                 )
                 if game.state_key() not in excluded_starts:
                     break
+            rows: list[TokenRow] = []
             ended = False
             while not ended:
                 prompt = model.encode_chat(agent.template.messages(observations[0]), agent.template.assistant_prefix)
@@ -132,9 +133,10 @@ def demonstrations(
                 result = game.step([move, *others])
                 observations = result.observations
                 ended = result.terminated or result.truncated
+            episodes.append(rows)
     finally:
         game.close()
-    return rows
+    return episodes
 
 
 def warm_start(
@@ -157,17 +159,20 @@ def warm_start(
         excluded_starts: state keys at which no demonstration may start.
     """
     model: TrainableModel = agent.model  # type: ignore[assignment]
-    rows = demonstrations(
+    episodes = demonstrations(
         agent, make_game, config, seed=seed, opponents=opponents, excluded_starts=excluded_starts
     )
     parameters = list(model.named_parameters().values())
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, foreach=True)
-    order: list[int] = []
+    # Episodes are shuffled, their rows are not: rows of one episode share most of their tokens, so a batch costs little.
+    queue: list[TokenRow] = []
+    num_passes = 0
     for step in range(config.num_steps):
-        while len(order) < config.batch_size:
-            order.extend(generator(seed, "demonstration order", step, len(order)).permutation(len(rows)).tolist())
-        batch = [rows[i] for i in order[: config.batch_size]]
-        del order[: config.batch_size]
+        while len(queue) < config.batch_size:
+            for episode in generator(seed, "demonstration order", num_passes).permutation(len(episodes)):
+                queue.extend(episodes[episode])
+            num_passes += 1
+        batch, queue = queue[: config.batch_size], queue[config.batch_size :]
         num_tokens = sum(len(completion) for _, completion in batch)
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
@@ -181,7 +186,7 @@ def warm_start(
             group["lr"] = config.learning_rate * (1 - 0.9 * step / config.num_steps)
         optimizer.step()
         model.weights_changed()
-        yield {"step": float(step + 1), "loss": loss, "grad_norm": float(norm), "num_demonstrations": float(len(rows))}
+        yield {"step": float(step + 1), "loss": loss, "grad_norm": float(norm), "epoch": float(num_passes)}
 
 
 def expected_random_loss(num_legal: int, num_tokens: float) -> float:
