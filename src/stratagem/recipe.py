@@ -62,8 +62,8 @@ class GameConfig:
 class EvaluationConfig:
     """Fixed panels of episodes that are played before, during and after training."""
 
-    panels: tuple[str, ...] = ("FrozenLake-NotSlippery",)
-    """Names of variants; the first one makes the learning curve."""
+    panels: tuple[str, ...] = ()
+    """Games or variants; the first one makes the learning curve. Empty is the game that is trained on."""
     num_episodes: int = 50
     """Episodes of each panel."""
     every: int = 0

@@ -4,22 +4,23 @@ Each episode is a coroutine. It awaits its model, which answers all that wait wi
 nothing and a slow one holds nobody up. Every random number is addressed (:mod:`stratagem.seeding`): an episode is the
 same whatever batch it was played in.
 
-A game that raises, hangs (in a worker, :mod:`stratagem.games.worker`) or exits costs its own episode: the trajectory ends
-with ``StopReason.GAME_FAILED`` and is counted. When failures pile up, playing stops with a clear error.
+A game that raises, hangs (in a worker, :mod:`stratagem.games.worker`) or exits costs its own episode: the trajectory
+ends with ``StopReason.GAME_FAILED`` and is counted. When failures pile up, playing stops with a clear error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from stratagem.agents.base import Policy
 from stratagem.agents.language import LanguageAgent
-from stratagem.errors import GameError
-from stratagem.games.base import Game
+from stratagem.errors import GameError, StratagemError
+from stratagem.games.base import Game, GameStep
 from stratagem.seeding import Part, derive_seed, generator, uniforms
 from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup
 
@@ -31,7 +32,7 @@ Player = Policy | LanguageAgent
 T = TypeVar("T")
 
 _MAX_FAILURES = 10
-"""So many failed games, and more failed than played, stop the rollout."""
+"""So many failed games, and more than half of those that were begun, stop the rollout."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ async def play_episode(
     """
     if len(players) != game.num_players:
         raise ValueError(f"{len(players)} players for the {game.num_players} seats of {game.name!r}; give one each.")
-    observations = _ask(game, lambda: game.reset(seed=episode.seed, course=episode.course))
+    observations = _ask(game, partial(_reset, game, episode))
     steps: list[Step] = []
+    rounds = 0
     success: bool | None = None
     info: dict[str, object] = {}
 
@@ -93,10 +95,16 @@ async def play_episode(
         joint: list[str | None] = []
         record: dict[str, object] = {}
         recovery_end = False
+        choices = [_ask(game, partial(game.legal_actions, player)) for player in range(game.num_players)]
+        if not any(choices):
+            raise GameError(f"Game {game.name!r} has not ended, but no player has a legal action; expected some.")
         for player, policy in enumerate(players):
-            address = (*episode.address, len(steps), player)
+            address = (*episode.address, rounds, player)
+            legal = choices[player]
+            if not legal:  # out of the game, which goes on without this player
+                joint.append(None)
+                continue
             if isinstance(policy, LanguageAgent):
-                legal = _ask(game, partial(game.legal_actions, player))
                 numbers = None
                 if policy.generation.temperature > 0:
                     numbers = uniforms(policy.generation.max_new_tokens, *address)
@@ -122,7 +130,7 @@ async def play_episode(
                         "finish": completion.finish,
                     }
             else:
-                executed = policy.act(game, player, observations[player], generator(*address))
+                executed = _ask(game, partial(policy.act, game, player, observations[player], generator(*address)))
                 if player == seat:
                     record = {"action": executed}
             joint.append(executed)
@@ -130,23 +138,28 @@ async def play_episode(
         if recovery_end:
             steps.append(Step(observation=shown, reward=0.0, state_key=state_key, **record))  # type: ignore[arg-type]
             return finish(StopReason.INVALID_ACTION)
-        result = _ask(game, partial(game.step, joint))
+        result = _ask(game, partial(_step, game, joint))
         observations = result.observations
-        steps.append(
-            Step(
-                observation=shown,
-                reward=float(result.rewards[seat]),
-                executed_action=joint[seat],
-                state_key=state_key,
-                **record,  # type: ignore[arg-type]
+        rounds += 1
+        reward = float(result.rewards[seat])
+        if record:
+            steps.append(
+                Step(
+                    observation=shown,
+                    reward=reward,
+                    executed_action=joint[seat],
+                    state_key=state_key,
+                    **record,  # type: ignore[arg-type]
+                )
             )
-        )
+        elif steps:  # earned by what was decided before
+            steps[-1] = replace(steps[-1], reward=steps[-1].reward + reward)
         if result.terminated or result.truncated:
             found = result.info.get("success")
             success = None if found is None else bool(found)
             info.update({key: value for key, value in result.info.items() if key != "success"})
             return finish(StopReason.TERMINATED if result.terminated else StopReason.MAX_STEPS)
-        if max_steps is not None and len(steps) >= max_steps:
+        if max_steps is not None and rounds >= max_steps:
             return finish(StopReason.MAX_STEPS)
 
 
@@ -189,14 +202,15 @@ async def _play_all(
 ) -> list[Trajectory]:
     results: list[Trajectory | None] = [None] * len(episodes)
     numbers = iter(range(len(episodes)))
-    failures = 0
+    failures = started = 0
 
     async def worker() -> None:
-        nonlocal failures
+        nonlocal failures, started
         game: Game | None = None
         try:
             for number in numbers:
                 episode = episodes[number]
+                started += 1
                 try:
                     if game is None:
                         game = make_game()
@@ -207,10 +221,9 @@ async def _play_all(
                     if game is not None:
                         _close(game)
                         game = None
-                    done = sum(result is not None for result in results)
-                    if failures >= _MAX_FAILURES and failures * 2 > done:
+                    if failures >= _MAX_FAILURES and failures * 2 > started:
                         raise GameError(
-                            f"{failures} of {done + 1} episodes failed in the game; the last one said: {error}. Run "
+                            f"{failures} of {started} episodes failed in the game; the last one said: {error} Run "
                             "check_game on it, or set game.isolate = true if it hangs or exits."
                         ) from error
                 results[number] = trajectory
@@ -226,7 +239,8 @@ async def _play_all(
                 tasks.create_task(worker())
     except BaseExceptionGroup as group:
         # One cause is enough for a user; the others are its echoes.
-        raise group.exceptions[0] from None
+        first = group.exceptions[0]
+        raise first from first.__cause__
     finally:
         for player in players:
             if isinstance(player, LanguageAgent):
@@ -234,11 +248,32 @@ async def _play_all(
     return [result for result in results if result is not None]
 
 
+def _reset(game: Game, episode: Episode) -> tuple[str, ...]:
+    observations = game.reset(seed=episode.seed, course=episode.course)
+    if len(observations) != game.num_players:
+        raise GameError(
+            f"Game {game.name!r} started with {len(observations)} observation(s) for {game.num_players} player(s); "
+            "expected one for each."
+        )
+    return observations
+
+
+def _step(game: Game, joint: Sequence[str | None]) -> GameStep:
+    result = game.step(joint)
+    count = game.num_players
+    if len(result.observations) != count or len(result.rewards) != count or not all(map(math.isfinite, result.rewards)):
+        raise GameError(
+            f"Game {game.name!r} answered with {len(result.observations)} observation(s) and rewards "
+            f"{result.rewards!r} for {count} player(s); expected one text and one finite number for each."
+        )
+    return result
+
+
 def _ask(game: Game, call: Callable[[], T]) -> T:
     """Call into a game; whatever it raises or exits with becomes a GameError."""
     try:
         return call()
-    except (GameError, KeyboardInterrupt):
+    except (StratagemError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:
         raise GameError(f"Game {game.name!r} raised {type(error).__name__}: {error}.") from error
@@ -331,12 +366,22 @@ def _choose_starts(
         return [derive_seed(*address, "start", group, 0) for group in range(count)]
     game = make_game()
     starts = []
+    failures = 0
     try:
         for group in range(count):
             for attempt in range(1000):
                 seed = derive_seed(*address, "start", group, attempt)
-                _ask(game, partial(game.reset, seed=seed))
-                if _ask(game, game.state_key) not in excluded:
+                try:
+                    _ask(game, partial(game.reset, seed=seed))
+                    key = _ask(game, game.state_key)
+                except GameError:
+                    failures += 1
+                    if failures >= _MAX_FAILURES:
+                        raise
+                    _close(game)
+                    game = make_game()
+                    continue
+                if key not in excluded:
                     starts.append(seed)
                     break
             else:

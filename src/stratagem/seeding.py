@@ -18,8 +18,8 @@ Part = int | str
 
 
 def _digest(parts: tuple[Part, ...], size: int) -> bytes:
-    # The type is part of the text so that 1 and "1" are different addresses.
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    # The kind is part of the text so that 1 and "1" are different addresses; a numpy integer is the number it holds.
+    text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{int(part)}" for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 

@@ -62,7 +62,7 @@ class Step:
     parse_error: str | None = None
     """Why ``action`` is None; None for a valid action."""
     completion: str = ""
-    """The completion as text, special tokens visible."""
+    """The completion as text, special tokens left out, without the assistant's prefix."""
     prompt_ids: tuple[int, ...] = ()
     completion_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()

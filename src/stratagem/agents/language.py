@@ -29,6 +29,9 @@ Recovery = Literal["no_action", "random", "end"]
 Shaping = Callable[[str, int], float]
 """Phi: (answer with the assistant's prefix, number of sampled tokens) -> a number, zero or less."""
 
+_MAX_EXPECTED = 8
+"""With more legal actions, computing all of them ahead would cost more than it saves."""
+
 _RECOVERIES: tuple[Recovery, ...] = ("no_action", "random", "end")
 
 
@@ -134,9 +137,18 @@ class LanguageAgent:
             invalid_penalty=config.invalid_penalty,
         )
 
-    def request(self, observation: str, uniforms: np.ndarray | None = None) -> Request:
-        """Return what the model is asked for one observation."""
-        return Request(self.template.messages(observation), self.generation, uniforms, self.template.assistant_prefix)
+    def request(
+        self, observation: str, uniforms: np.ndarray | None = None, legal_actions: tuple[str, ...] = ()
+    ) -> Request:
+        """Return what the model is asked for one observation.
+
+        Where the answer is one of a few short words, they are named, so that the model can compute them ahead.
+        """
+        prefix = self.template.assistant_prefix
+        expected: tuple[str, ...] = ()
+        if prefix.endswith(">") and len(self.generation.stop) == 1 and len(legal_actions) <= _MAX_EXPECTED:
+            expected = tuple(f"{action}{self.generation.stop[0]}" for action in legal_actions)
+        return Request(self.template.messages(observation), self.generation, uniforms, prefix, expected)
 
     def read(self, completion: Completion, legal_actions: tuple[str, ...]) -> Decision:
         """Return what a completion means; the prefix the assistant was given is part of its answer."""
@@ -160,4 +172,4 @@ class LanguageAgent:
         Raises:
             ModelError: the model cannot answer.
         """
-        return self.read(await self.model.generate(self.request(observation, uniforms)), legal_actions)
+        return self.read(await self.model.generate(self.request(observation, uniforms, legal_actions)), legal_actions)

@@ -28,11 +28,11 @@ def group_normalised(returns: np.ndarray) -> np.ndarray:
     values = np.asarray(returns, dtype=np.float64)
     if values.ndim != 1 or len(values) < 2:
         raise ValueError(f"returns has shape {values.shape}; a group needs two or more episodes to compare. Raise G.")
-    centred = values - values.mean()
-    # Equal returns can leave a rounding error in the mean; compare the values themselves.
-    if values.max() == values.min():
+    # Sums of equal rewards in another order differ by rounding, which must not become a signal of size 1.
+    if values.max() - values.min() <= 1e-9 * max(1.0, np.abs(values).max()):
         return np.zeros_like(values)
-    return centred / values.std()
+    normalised: np.ndarray = (values - values.mean()) / values.std()
+    return normalised
 
 
 def aaw_probabilities(advantages: np.ndarray, *, temperature: float) -> np.ndarray:
@@ -48,16 +48,15 @@ def aaw_probabilities(advantages: np.ndarray, *, temperature: float) -> np.ndarr
         raise ValueError(f"temperature={temperature!r} must be above 0; AAW sampling is switched off with None.")
     scaled = np.abs(np.asarray(advantages, dtype=np.float64)) / temperature
     weights = np.exp(scaled - scaled.max())
-    return weights / weights.sum()
+    probabilities: np.ndarray = weights / weights.sum()
+    return probabilities
 
 
-def aaw_sample(
-    advantages: np.ndarray, size: int, *, temperature: float, rng: np.random.Generator
-) -> np.ndarray:
+def aaw_sample(advantages: np.ndarray, size: int, *, temperature: float, rng: np.random.Generator) -> np.ndarray:
     """Draw ``size`` of G episodes without replacement, one after the other with probabilities p_j of those left.
 
     Adding Gumbel noise to log p_j and taking the largest draws from exactly that law (Kool et al. 2019,
-    arXiv:1903.06059).
+    arXiv:1903.06059). |A_j| / T_ep stands for log p_j, from which it differs by a constant; it never underflows.
 
     Args:
         advantages: [G] A_j over the whole group.
@@ -71,5 +70,7 @@ def aaw_sample(
     count = len(advantages)
     if not 1 <= size <= count:
         raise ValueError(f"size={size!r} cannot be drawn from {count} episodes; choose 1 to {count}.")
-    log_p = np.log(aaw_probabilities(advantages, temperature=temperature))
-    return np.sort(np.argsort(-(log_p + rng.gumbel(size=count)), kind="stable")[:size])
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature!r} must be above 0; AAW sampling is switched off with None.")
+    keys = np.abs(np.asarray(advantages, dtype=np.float64)) / temperature + rng.gumbel(size=count)
+    return np.sort(np.argsort(-keys, kind="stable")[:size])

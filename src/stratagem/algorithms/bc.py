@@ -22,7 +22,7 @@ import torch
 
 from stratagem.agents.base import Policy
 from stratagem.agents.language import LanguageAgent
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, GameError
 from stratagem.games.base import Game
 from stratagem.models.base import TokenRow, TrainableModel
 from stratagem.seeding import derive_seed, generator
@@ -96,6 +96,7 @@ def demonstrations(
 
     Raises:
         ConfigError: the game has no planner.
+        GameError: no start outside ``excluded_starts`` was found.
     """
     model: TrainableModel = agent.model  # type: ignore[assignment]
     episodes: list[list[TokenRow]] = []
@@ -109,6 +110,11 @@ def demonstrations(
                 )
                 if game.state_key() not in excluded_starts:
                     break
+            else:
+                raise GameError(
+                    f"1000 starts of {game.name!r} in a row are starts of an evaluation panel; expected some that are "
+                    "not. Evaluate on fewer episodes, or choose a game with more starts."
+                )
             rows: list[TokenRow] = []
             ended = False
             while not ended:
@@ -129,7 +135,10 @@ def demonstrations(
                     answers = [legal[int(i) % len(legal)] for i in draws[: config.answers_per_state]]
                     move = game.random_action(0, rng)
                 rows.extend((prompt, model.encode(answer_text(agent, answer))) for answer in answers)
-                others = [p.act(game, k + 1, observations[k + 1], rng) for k, p in enumerate(opponents)]
+                others = [
+                    opponent.act(game, seat, observations[seat], rng) if game.legal_actions(seat) else None
+                    for seat, opponent in enumerate(opponents, start=1)
+                ]
                 result = game.step([move, *others])
                 observations = result.observations
                 ended = result.terminated or result.truncated
@@ -159,12 +168,10 @@ def warm_start(
         excluded_starts: state keys at which no demonstration may start.
     """
     model: TrainableModel = agent.model  # type: ignore[assignment]
-    episodes = demonstrations(
-        agent, make_game, config, seed=seed, opponents=opponents, excluded_starts=excluded_starts
-    )
+    episodes = demonstrations(agent, make_game, config, seed=seed, opponents=opponents, excluded_starts=excluded_starts)
     parameters = list(model.named_parameters().values())
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, foreach=True)
-    # Episodes are shuffled, their rows are not: rows of one episode share most of their tokens, so a batch costs little.
+    # Episodes are shuffled, their rows are not: rows of one episode share most of their tokens, so a batch is cheap.
     queue: list[TokenRow] = []
     num_passes = 0
     for step in range(config.num_steps):

@@ -8,15 +8,16 @@ For each iteration of :func:`train`, as Algorithm 1:
 2. Starts s_0 are drawn; G episodes are played from each, every step prompted with its own observation only (4-18).
 3. C_j = sum_t (r_t + Phi_t), A_j = (C_j - mean) / std over the group (17, 19; eq. 4).
 4. If T_ep is set: G' of G episodes are drawn with p_j ~ exp(|A_j| / T_ep), A_j recomputed on them (20-23; eq. 5).
-5. Ascent on J = 1/G' sum_j 1/|y_j| sum_t sum_k min(w A_j, clip(w, 1 - eps_low, 1 + eps_up) A_j) - beta KL (24; eq. 1-3).
+5. Ascent on J = 1/G' sum_j 1/|y_j| sum_t sum_k min(w A_j, clip(w, 1 - eps_low, 1 + eps_up) A_j) - beta KL
+   (24; eq. 1-3).
 
 Departures from the paper:
 
 - ``num_groups`` starts per iteration instead of one; J is averaged over the groups that carry a signal (std C > 0).
-- ``minibatch_groups`` and ``num_epochs`` allow several steps of ascent on one collection, which is what the clip is for;
-  one step on everything is the paper's.
-- KL is averaged over tokens like the surrogate (1/|y_j| within an episode); the paper leaves its normalisation open. The
-  estimator is named: k3 is GRPO's.
+- ``minibatch_groups`` and ``num_epochs`` allow several steps of ascent on one collection, which is what the clip is
+  for; one step on everything is the paper's.
+- KL is averaged over tokens like the surrogate (1/|y_j| within an episode); the paper leaves its normalisation open.
+  The estimator is named: k3 is GRPO's.
 - std is that of the population; the paper does not say.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
@@ -302,7 +303,7 @@ class Learner:
         if not torch.isfinite(norm):
             raise FloatingPointError(
                 f"The gradient norm is {float(norm)} at iteration {self.iteration + 1}; expected a finite number. "
-                "Lower algorithm.learning_rate or use model.dtype = \"float32\"."
+                'Lower algorithm.learning_rate or use model.dtype = "float32".'
             )
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate()
@@ -343,7 +344,7 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
     """
     config = learner.config
     useful = [group.samples for group in per_group if group.samples]
-    size = len(useful) if config.minibatch_groups is None else config.minibatch_groups
+    size = max(1, len(useful)) if config.minibatch_groups is None else config.minibatch_groups
     collected: list[dict[str, float]] = []
     for epoch in range(config.num_epochs):
         order = generator(seed, "minibatch", learner.iteration, epoch).permutation(len(useful))
@@ -375,6 +376,7 @@ def train(
     seed: int,
     opponents: Sequence[Player] = (),
     excluded_starts: frozenset[str] = frozenset(),
+    max_concurrent: int = 1024,
     on_finish: Callable[[int, Trajectory], None] | None = None,
 ) -> Iterator[Iteration]:
     """Run Algorithm 1 from the learner's iteration on; yield after each iteration.
@@ -386,6 +388,7 @@ def train(
         seed: of the run.
         opponents: who plays seats 1, 2, ...
         excluded_starts: state keys of evaluation panels; no group starts there.
+        max_concurrent: episodes under way at once.
         on_finish: called as episodes end (progress).
 
     Raises:
@@ -404,6 +407,7 @@ def train(
             address=(seed, "train", number),
             excluded_starts=excluded_starts,
             max_steps=config.max_steps,
+            max_concurrent=max_concurrent,
             on_finish=on_finish,
         )
         per_group = [
@@ -426,8 +430,9 @@ def check_trainable(agent: LanguageAgent) -> None:
         raise ConfigError("agent.temperature=0 always gives the same episode, so nothing is learnt; set it above 0.")
     if generation.truncates:
         raise ConfigError(
-            f"agent.top_k={generation.top_k!r}, top_p={generation.top_p!r}, min_p={generation.min_p!r} cut the sampling "
-            "distribution, which the learner does not; the importance ratio would be wrong. Leave them out in training."
+            f"agent.top_k={generation.top_k!r}, top_p={generation.top_p!r}, min_p={generation.min_p!r} cut the "
+            "sampling distribution, which the learner does not; the importance ratio would be wrong. Leave them out in "
+            "training."
         )
 
 

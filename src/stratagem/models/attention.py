@@ -14,6 +14,7 @@ Notation: N nodes, H query heads, h key heads, D head width, B block rows, K blo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,14 +77,25 @@ class KeyValueStore:
         self.slots: Tensor = torch.empty(0, dtype=torch.int64)
         self._blocks: dict[int | None, list[Block]] = {}
 
-    def set_batch(self, slots: Tensor, blocks: dict[int | None, list[Block]]) -> None:
-        """Say where the next forward pass writes, and its blocks, whose ``keys`` are slots."""
+    def set_batch(self, slots: Tensor, make_blocks: Callable[[int | None], list[Block]], max_depth: int) -> None:
+        """Describe the next forward pass.
+
+        Args:
+            slots: where it writes.
+            make_blocks: window -> its blocks, whose ``keys`` are slots; called when the first layer asks.
+            max_depth: the largest position in it.
+        """
         self.slots = slots
-        self._blocks = blocks
+        self._make_blocks, self._max_depth = make_blocks, max_depth
+        self._blocks = {}
 
     def blocks(self, window: int | None) -> list[Block]:
-        """Return the blocks for a layer with this window."""
-        return self._blocks[window if window in self._blocks else None]
+        """Return the blocks for a layer with this sliding window (None: full attention)."""
+        if window is not None and window > self._max_depth:
+            window = None  # no row is long enough to feel it
+        if window not in self._blocks:
+            self._blocks[window] = self._make_blocks(window)
+        return self._blocks[window]
 
 
 def make_block(start: int, stop: int, keys: Any, mask: Any, device: torch.device) -> Block:
@@ -97,7 +109,8 @@ def _fold(rows: Tensor, num_key_heads: int) -> Tensor:
     """[B, H, D] -> [h, (H/h)*B, D]: query heads of one key head become rows."""
     count, heads, width = rows.shape
     share = heads // num_key_heads
-    return rows.view(count, num_key_heads, share, width).permute(1, 2, 0, 3).reshape(num_key_heads, share * count, width)
+    grouped = rows.view(count, num_key_heads, share, width).permute(1, 2, 0, 3)
+    return grouped.reshape(num_key_heads, share * count, width)
 
 
 def _unfold(folded: Tensor, count: int) -> Tensor:
@@ -124,7 +137,7 @@ class _TreeAttention(torch.autograd.Function):
         return _attend(query, key, value, blocks, scale)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         """Recompute the probabilities of each block, then the five products of attention's derivative."""
         query, key, value = ctx.saved_tensors
         num_key_heads = key.shape[1]
@@ -192,7 +205,7 @@ def tree_attention_forward(
         [1, N, H, D] and None.
     """
     if tree is None:
-        return sdpa_attention_forward(
+        plain: tuple[Tensor, None] = sdpa_attention_forward(
             module,
             query,
             key,
@@ -203,6 +216,7 @@ def tree_attention_forward(
             sliding_window=sliding_window,
             **kwargs,
         )
+        return plain
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     blocks = tree.blocks(sliding_window)

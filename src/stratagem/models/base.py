@@ -77,6 +77,8 @@ class Request:
     that cannot take them (a server)."""
     assistant_prefix: str = ""
     """Text the assistant's turn begins with; part of the prompt, never trained."""
+    expected: tuple[str, ...] = ()
+    """Completions that are likely; a model in this process computes them ahead. They never change what is drawn."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ __all__ = [
     "build_tiny",
     "cache_folder",
     "load_pretrained",
+    "load_tokenizer",
+    "quiet_bars",
     "resolve",
 ]
 
@@ -63,7 +65,10 @@ class ModelConfig:
     device: str = "cpu"
     """``cpu``, ``cuda`` or ``cuda:N``."""
     lora: LoraSettings | None = None
-    """None trains all weights."""
+    """None trains the weights themselves."""
+    trainable_layers: int | None = None
+    """Train the last so many layers only; the embeddings and the layers below stay as they are, and the backward pass
+    ends there. None trains all."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more time."""
     cache_tokens: int = 16384
@@ -75,7 +80,16 @@ class ModelConfig:
         """Refuse what cannot work."""
         if self.cache_tokens < 1 or self.attention_block < 1:
             raise ConfigError(
-                f"cache_tokens={self.cache_tokens!r} and attention_block={self.attention_block!r} must both be 1 or more."
+                f"cache_tokens={self.cache_tokens!r} and attention_block={self.attention_block!r} must both be 1 or "
+                "more."
+            )
+        if self.trainable_layers is not None and self.trainable_layers < 1:
+            raise ConfigError(
+                f"trainable_layers={self.trainable_layers!r} trains nothing; use 1 or more, or leave it out."
+            )
+        if self.trainable_layers is not None and self.lora is not None:
+            raise ConfigError(
+                f"trainable_layers={self.trainable_layers!r} and lora both choose what is trained; leave one out."
             )
 
 
@@ -145,8 +159,9 @@ def _publish(folder: Path, name: str) -> None:
         made = Path(scratch) / "model"
         if name == TINY:
             model, tokenizer = build_tiny()
-            model.save_pretrained(made)
-            tokenizer.save_pretrained(made)
+            with quiet_bars():
+                model.save_pretrained(made)
+                tokenizer.save_pretrained(made)
         else:
             _dequantise(EMBEDDED[name], Path(scratch), made)
         try:
@@ -172,7 +187,7 @@ def _dequantise(entry: EmbeddedModel, scratch: Path, made: Path) -> None:
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        with _quiet_bars():
+        with quiet_bars():
             tokenizer = AutoTokenizer.from_pretrained(scratch, gguf_file=source.name)
             loaded = AutoModelForCausalLM.from_pretrained(scratch, gguf_file=source.name, dtype=torch.float32)
             config = loaded.config
@@ -212,15 +227,20 @@ def _fetch(entry: EmbeddedModel, scratch: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet_bars() -> Iterator[None]:
-    """Hide the loading bars of transformers: they stand in the way of the one display of a command."""
+def quiet_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers: they stand in the way of the one display of a command."""
+    from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
     enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
+    # The GGUF reader has a bar of its own, which that switch does not reach.
+    bar = modeling_gguf_pytorch_utils.tqdm
+    modeling_gguf_pytorch_utils.tqdm = logging.tqdm
     try:
         yield
     finally:
+        modeling_gguf_pytorch_utils.tqdm = bar
         if enabled:
             logging.enable_progress_bar()
 
@@ -282,7 +302,7 @@ def load_pretrained(name: str, **kwargs: Any) -> tuple[PreTrainedModel, PreTrain
         return _load_adapter(Path(name), **kwargs)
     source = resolve(name)
     try:
-        with _quiet_bars():
+        with quiet_bars():
             tokenizer = AutoTokenizer.from_pretrained(source)
             model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, **kwargs)
     except OSError as error:
@@ -293,11 +313,35 @@ def load_pretrained(name: str, **kwargs: Any) -> tuple[PreTrainedModel, PreTrain
     return model, tokenizer
 
 
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of a name without fetching anything; None where it is not on this machine."""
+    from transformers import AutoTokenizer
+
+    folder = cache_folder() / "models" / f"{name}-{_FORMAT}" if name == TINY or name in EMBEDDED else Path(name)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(folder) if folder.is_dir() else name, local_files_only=True
+        )
+    except (OSError, ValueError):
+        return None
+    return tokenizer
+
+
 def _load_adapter(folder: Path, **kwargs: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from peft import PeftModel
     from transformers import AutoTokenizer
 
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise ModelError(
+            f"Adapter folder {str(folder)!r} holds no adapter_model.safetensors; expected an adapter saved as "
+            "safetensors. Save it again with peft's save_pretrained."
+        )
     base_name = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+    if not base_name:
+        raise ModelError(
+            f"Adapter folder {str(folder)!r} names no base model; expected base_model_name_or_path in its "
+            "adapter_config.json. Write the name of the model that the adapter was trained on there."
+        )
     model, tokenizer = load_pretrained(base_name, **kwargs)
     merged = PeftModel.from_pretrained(model, folder).merge_and_unload()
     if (folder / "tokenizer_config.json").is_file():

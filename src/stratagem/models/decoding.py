@@ -1,12 +1,15 @@
 """Sampling on a token tree: every distinct token is computed once for a version of the weights.
 
-The sampler keeps one trie of tokens with their keys and values. A request walks down the trie as far as it is known; only
-the rest is computed. So the static prompt is computed once, equal states once, and completions that are still equal
-advance as one row: each request draws its own uniform number against the shared distribution of its node, and the trie
-branches where the draws differ. That is exact, since a causal model's distribution depends on the path alone.
+The sampler keeps one trie of tokens with their keys and values. A request walks down the trie as far as it is known;
+only the rest is computed. So the static prompt is computed once, equal states once, and completions that are still
+equal advance as one row: each request draws its own uniform number against the shared distribution of its node, and the
+trie branches where the draws differ. That is exact, since a causal model's distribution depends on the path alone.
 
 Every pass takes whatever waits, prompts and completions mixed (continuous batching). Storage is allocated once; when it
 is full, nodes that no running request needs are dropped, and computed again if they are ever needed.
+
+A request may say which completions it expects (an agent knows the legal words). Their tokens are computed in the pass
+of the prompt, so a short answer takes one pass instead of one for each token. Nothing that is drawn depends on it.
 
 Drawing: token = first t with CDF(t) > u * CDF(V), in vocabulary order, with sums in float64. Log-probabilities are
 those of the distribution that was drawn from: softmax(logits / temperature), then top-k, top-p, min-p, renormalised.
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,6 +64,20 @@ class Row:
     slots: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     ready: int = 0
     """nodes[:ready] are computed and their slots are in ``slots``."""
+    expected: tuple[tuple[int, ...], ...] = ()
+    """Completions that are likely; their tokens are computed together with the prompt."""
+
+
+@dataclass
+class _Entry:
+    """A node to compute."""
+
+    node: _Node
+    slots: np.ndarray
+    """slots[:depth + 1] are those of the node's path."""
+    depth: int
+    keep_hidden: bool
+    """Its next token may be drawn."""
 
 
 @dataclass
@@ -80,7 +97,9 @@ class _Distribution:
 
     __slots__ = ("chunks", "greedy", "key", "probabilities")
 
-    def __init__(self, key: tuple[float | None, ...], probabilities: np.ndarray, chunks: np.ndarray, greedy: int) -> None:
+    def __init__(
+        self, key: tuple[float | None, ...], probabilities: np.ndarray, chunks: np.ndarray, greedy: int
+    ) -> None:
         self.key = key
         self.probabilities = probabilities
         self.chunks = chunks
@@ -109,7 +128,6 @@ class TreeSampler:
         forward: Callable[[Tensor, Tensor, KeyValueStore], Tensor],
         head: Callable[[Tensor], Tensor],
         store: KeyValueStore,
-        windows: frozenset[int | None],
         stop_ids: frozenset[int],
         decode: Callable[[Sequence[int]], str],
         context_length: int,
@@ -122,7 +140,6 @@ class TreeSampler:
             forward: (ids [n], positions [n], store) -> hidden states [n, C]; writes keys and values into the store.
             head: hidden states [r, C] -> logits [r, V] in float32.
             store: preallocated keys and values of ``capacity`` tokens.
-            windows: the sliding windows that the model's layers have; None stands for full attention.
             stop_ids: tokens that end a completion and stay in it.
             decode: ids -> text, for stop texts.
             context_length: prompt and completion together.
@@ -130,7 +147,7 @@ class TreeSampler:
             distribution_bytes: memory for kept distributions.
         """
         self._forward, self._head, self._store = forward, head, store
-        self._windows, self._stop_ids, self._decode = windows, stop_ids, decode
+        self._stop_ids, self._decode = stop_ids, decode
         self._context_length = context_length
         self._max_tokens = max_tokens_per_pass
         self._distribution_bytes = distribution_bytes
@@ -156,14 +173,24 @@ class TreeSampler:
         return len(self._rows)
 
     def submit(
-        self, prompt_ids: Sequence[int], config: GenerationConfig, uniforms: np.ndarray | None = None
+        self,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        uniforms: np.ndarray | None = None,
+        expected: tuple[tuple[int, ...], ...] = (),
     ) -> Row:
         """Queue a request.
+
+        Args:
+            prompt_ids: at least one token.
+            config: how to sample.
+            uniforms: [>= max_new_tokens] in [0, 1); not needed at temperature 0.
+            expected: completions to compute ahead; they change the time it takes and nothing else.
 
         Raises:
             ModelError: the uniform numbers are too few, or missing for a temperature above 0.
         """
-        row = Row(tuple(prompt_ids), config, uniforms)
+        row = Row(tuple(prompt_ids), config, uniforms, expected=expected)
         if config.temperature > 0 and (uniforms is None or len(uniforms) < config.max_new_tokens):
             have = 0 if uniforms is None else len(uniforms)
             raise ModelError(
@@ -204,34 +231,36 @@ class TreeSampler:
         """
         selected, pending = self._select()
         if pending:
-            self._compute(pending, selected)
-        self._distribute([row for row in selected if row.ready == len(row.nodes)])
-        finished = []
-        for row in selected:
-            self._draw(row)
-            if row.finish is not None:
-                finished.append(row)
+            self._compute(pending)
+        waiting = selected
+        while waiting:  # each turn draws a token or more, or leaves the row to the next pass
+            self._distribute(waiting)
+            for row in waiting:
+                self._draw(row)
+            waiting = [row for row in waiting if row.finish is None and row.nodes[-1].hidden is not None]
+        finished = [row for row in selected if row.finish is not None]
         if finished:
             gone = set(map(id, finished))
             self._rows = [row for row in self._rows if id(row) not in gone]
         return finished
 
-    def _select(self) -> tuple[list[Row], list[tuple[_Node, Row, int]]]:
+    def _select(self) -> tuple[list[Row], list[_Entry]]:
         """Choose rows for this pass and give slots to the nodes they lack.
 
         Returns:
-            The rows, and (node, a row that it lies on, its depth) for each node to compute, relatives side by side.
+            The rows, and what to compute, relatives side by side.
         """
         selected: list[Row] = []
-        chains: list[list[tuple[_Node, Row, int]]] = []
+        chains: list[list[_Entry]] = []
+        claimed: dict[_Node, _Entry] = {}  # what the rows selected so far will compute; equal rows wait for it too
         count = 0
         for row in self._rows:
-            missing = self._missing(row)
+            missing = self._missing(row, claimed)
             if selected and count + len(missing) > self._max_tokens:
                 break
             if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
                 self._evict([*selected, row])
-                missing = self._missing(row)
+                missing = self._missing(row, claimed)
                 if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
                     if selected:
                         break
@@ -245,21 +274,47 @@ class TreeSampler:
                     node.slot = self._free.pop()
                 row.slots[depth] = node.slot
             if missing:
-                chains.append([(row.nodes[depth], row, depth) for depth in missing])
-                count += len(missing)
+                first = len(row.prompt_ids) - 1
+                chain = [_Entry(row.nodes[d], row.slots, d, d >= first) for d in missing]
+                claimed.update((entry.node, entry) for entry in chain)
+                chain.extend(self._ahead(row))
+                chains.append(chain)
+                count += len(chain)
+            if row.nodes[-1] in claimed:
+                claimed[row.nodes[-1]].keep_hidden = True  # it may lie inside the prompt of the row that computes it
             row.ready = len(row.nodes)
             selected.append(row)
         # Slots are given in the order of computation, so relatives have near slots: fewer keys for each block.
-        chains.sort(key=lambda chain: int(chain[0][1].slots[chain[0][2] - 1]) if chain[0][2] else -1)
+        chains.sort(key=lambda chain: int(chain[0].slots[chain[0].depth - 1]) if chain[0].depth else -1)
         return selected, [entry for chain in chains for entry in chain]
 
-    def _missing(self, row: Row) -> list[int]:
-        """Return the depths of a row's nodes that must be computed, and note the slots of the others."""
+    def _ahead(self, row: Row) -> Iterator[_Entry]:
+        """Give slots to the tokens of expected completions, while there are some to spare."""
+        if row.completion_ids:
+            return
+        for completion in row.expected:
+            node, depth = row.nodes[-1], len(row.nodes) - 1
+            slots = np.concatenate([row.slots[: depth + 1], np.empty(len(completion), dtype=np.int64)])
+            for token in completion[:-1]:  # nothing is drawn after the last token
+                child = node.children.get(token)
+                if child is None:
+                    child = node.children[token] = _Node(token)
+                node, depth = child, depth + 1
+                if node.slot < 0:
+                    if len(self._free) <= self._capacity // 8:
+                        return
+                    node.slot = self._free.pop()
+                    slots[depth] = node.slot
+                    yield _Entry(node, slots, depth, True)
+                slots[depth] = node.slot
+
+    def _missing(self, row: Row, claimed: Mapping[_Node, _Entry]) -> list[int]:
+        """Return the depths of a row's nodes that it must claim in this pass, and note the slots of the others."""
         missing = []
         last = len(row.nodes) - 1
         for depth in range(min(row.ready, last), last + 1):
             node = row.nodes[depth]
-            if node.slot < 0 or (depth == last and node.hidden is None):
+            if node.slot < 0 or (depth == last and node.hidden is None and node not in claimed):
                 missing.append(depth)
             else:
                 row.slots[depth] = node.slot
@@ -281,21 +336,21 @@ class TreeSampler:
             if id(row) not in kept:
                 self._enter(row)
 
-    def _compute(self, pending: list[tuple[_Node, Row, int]], selected: list[Row]) -> None:
+    def _compute(self, pending: list[_Entry]) -> None:
         """Run the model over the pending nodes."""
-        ids = torch.tensor([node.token for node, _, _ in pending], device=self._device)
-        positions = torch.tensor([depth for _, _, depth in pending], device=self._device)
-        slots = torch.tensor([node.slot for node, _, _ in pending], device=self._device)
-        self._store.set_batch(slots, {window: self._blocks(pending, window) for window in self._windows})
+        ids = torch.tensor([entry.node.token for entry in pending], device=self._device)
+        positions = torch.tensor([entry.depth for entry in pending], device=self._device)
+        slots = torch.tensor([entry.node.slot for entry in pending], device=self._device)
+        deepest = max(entry.depth for entry in pending)
+        self._store.set_batch(slots, lambda window: self._blocks(pending, window), deepest)
         hidden = self._forward(ids, positions, self._store)
-        ends = {row.nodes[-1] for row in selected}
-        for number, (node, row, depth) in enumerate(pending):
-            if depth >= len(row.prompt_ids) - 1 or node in ends:
-                node.hidden = hidden[number].clone()
+        for number, entry in enumerate(pending):
+            if entry.keep_hidden:
+                entry.node.hidden = hidden[number].clone()
         self.stats.computed_tokens += len(pending)
         self.stats.passes += 1
 
-    def _blocks(self, pending: list[tuple[_Node, Row, int]], window: int | None) -> list[Block]:
+    def _blocks(self, pending: list[_Entry], window: int | None) -> list[Block]:
         """Cut the pending nodes into attention blocks whose keys are slots of the store."""
         column = np.full(self._capacity, -1, dtype=np.int64)
         blocks: list[Block] = []
@@ -316,14 +371,12 @@ class TreeSampler:
             queries.clear()
             width, start = 0, stop
 
-        for number, (_, row, depth) in enumerate(pending):
-            first = 0 if window is None else max(0, depth + 1 - window)
-            path = row.slots[first : depth + 1]
+        for number, entry in enumerate(pending):
+            first = 0 if window is None else max(0, entry.depth + 1 - window)
+            path = entry.slots[first : entry.depth + 1]
             new = path[column[path] < 0]
             count = number - start
-            if count and (
-                count >= _BLOCK_ROWS or (count + 1) * len(new) + width > len(path) + _BLOCK_OVERHEAD
-            ):
+            if count and (count >= _BLOCK_ROWS or (count + 1) * len(new) + width > len(path) + _BLOCK_OVERHEAD):
                 close(number)
                 new = path
             column[new] = np.arange(width, width + len(new))

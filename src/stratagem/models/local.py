@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from stratagem.errors import ConfigError, ModelError
 from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout
 from stratagem.models.base import Completion, GenerationConfig, Request
-from stratagem.models.catalog import ModelConfig, load_pretrained
+from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
 from stratagem.models.decoding import Row, TreeSampler
 from stratagem.models.logits import label_logprobs
 from stratagem.models.tree import Row as TreeRow
@@ -63,8 +63,8 @@ class LocalModel:
         """
         if not tokenizer.chat_template:
             raise ConfigError(
-                f"Model {config.name!r} has no chat template; expected an instruction-tuned model. Choose one, or put a "
-                "chat_template.jinja into its folder."
+                f"Model {config.name!r} has no chat template; expected an instruction-tuned model. Choose one, or put "
+                "a chat_template.jinja into its folder."
             )
         self.name = config.name
         self.config = config
@@ -72,7 +72,6 @@ class LocalModel:
         self.device = torch.device(config.device)
         model.to(self.device)
         model.eval()  # no dropout anywhere: the sampling and the training distribution must be one
-        model.config.use_cache = False
         self.context_length = int(getattr(model.config, "max_position_embeddings", 4096))
         self.tree_refused = _why_no_tree(model)
         if self.tree_refused is None:
@@ -80,6 +79,9 @@ class LocalModel:
         else:
             warnings.warn(f"{self.tree_refused} Batches are computed row by row, which is slower.", stacklevel=2)
         self._reference: PreTrainedModel | None = None
+        self._reference_adapter: dict[str, Tensor] | None = None
+        if config.trainable_layers is not None:
+            _freeze_below(model, config.trainable_layers)
         if config.lora is None:
             self._adapted: nn.Module = model
         else:
@@ -94,16 +96,21 @@ class LocalModel:
             )
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(config.lora.seed)
-                self._adapted = get_peft_model(model, settings)
-            self._adapted.eval()
+                adapted: Any = get_peft_model(model, settings)
+            # The name, not the folder of this machine's cache, which peft would write into the saved adapter.
+            adapted.peft_config["default"].base_model_name_or_path = config.name
+            self._adapted = adapted.eval()
         self.module: PreTrainedModel = model
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             model.enable_input_require_grads()
+            for module in model.modules():
+                if hasattr(module, "gradient_checkpointing"):
+                    module.training = True  # of this module alone: it checkpoints, and nothing in it drops out
         self._sampler: TreeSampler | None = None
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._engine: asyncio.Task[None] | None = None
-        self._encoded: dict[tuple[tuple[tuple[str, str], ...], str], tuple[int, ...]] = {}
+        self._encoded: dict[Any, tuple[int, ...]] = {}
 
     @classmethod
     def load(cls, config: ModelConfig) -> LocalModel:
@@ -135,7 +142,10 @@ class LocalModel:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text without special tokens around it."""
-        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        known = self._encoded.get(text)
+        if known is None:
+            known = self._encoded[text] = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return known
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids, special tokens visible unless asked otherwise."""
@@ -165,10 +175,13 @@ class LocalModel:
         return await future
 
     async def aclose(self) -> None:
-        """Stop serving; nothing else is held."""
-        if self._engine is not None and not self._engine.done():
+        """Stop serving; requests that are under way are dropped."""
+        if self._engine is not None:
             self._engine.cancel()
         self._engine = None
+        self._waiting.clear()
+        if self._sampler is not None and self._sampler.num_running:
+            self._sampler = None
 
     async def _serve(self) -> None:
         """Run passes until nobody waits; between passes every coroutine that can go on may ask for more."""
@@ -183,11 +196,13 @@ class LocalModel:
                         break
                 for request, future in self._waiting:
                     ids = self.encode_chat(request.messages, request.assistant_prefix)
-                    row = self.sampler.submit(ids, request.config, request.uniforms)
-                    if row.finish is not None:
-                        future.set_result(self._completion(row))
-                    else:
+                    row = self.sampler.submit(
+                        ids, request.config, request.uniforms, tuple(map(self.encode, request.expected))
+                    )
+                    if row.finish is None:
                         running[id(row)] = (row, future)
+                    elif not future.done():
+                        future.set_result(self._completion(row))
                 self._waiting.clear()
                 if running:
                     for row in self.sampler.advance():
@@ -197,7 +212,7 @@ class LocalModel:
         except Exception as error:
             waiting = [*running.values(), *self._waiting]
             self._waiting.clear()
-            self.weights_changed()
+            self._sampler = None
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
@@ -235,10 +250,8 @@ class LocalModel:
 
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights. Whoever changes weights must call it."""
-        if self._sampler is not None and self._sampler.num_running == 0:
+        if self._sampler is not None:
             self._sampler.clear()
-        else:
-            self._sampler = None
 
     def _make_sampler(self) -> TreeSampler:
         if self.tree_refused is not None:
@@ -257,7 +270,6 @@ class LocalModel:
             forward=self._forward_store,
             head=self._head,
             store=store,
-            windows=_windows(self.module),
             stop_ids=self.stop_ids,
             decode=self.decode,
             context_length=self.context_length,
@@ -350,8 +362,10 @@ class LocalModel:
         return {name: p for name, p in self._adapted.named_parameters() if p.requires_grad}
 
     def keep_reference(self) -> None:
-        """Take the present weights as the reference policy. With LoRA it is the model without its adapter."""
-        if self.config.lora is None:
+        """Take the present weights as the reference policy; until then, with LoRA, it is the model without adapter."""
+        if self.config.lora is not None:
+            self._reference_adapter = {name: p.detach().clone() for name, p in self.named_parameters().items()}
+        else:
             self._reference = copy.deepcopy(self.module)
             self._reference.requires_grad_(False)
 
@@ -367,6 +381,17 @@ class LocalModel:
 
     @contextlib.contextmanager
     def _as_reference(self) -> Iterator[None]:
+        if self._reference_adapter is not None:
+            parameters = self.named_parameters()
+            trained_values = {name: p.data for name, p in parameters.items()}
+            try:
+                for name, value in self._reference_adapter.items():
+                    parameters[name].data = value  # another tensor, so that a graph built before is not disturbed
+                yield
+            finally:
+                for name, value in trained_values.items():
+                    parameters[name].data = value
+            return
         if self.config.lora is not None:
             with self._adapted.disable_adapter():  # type: ignore[operator]
                 yield
@@ -382,36 +407,50 @@ class LocalModel:
     # ---- weights on disk ---------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, *, merged: bool = False) -> None:
-        """Write what ``from_pretrained`` reads: weights (or the adapter), tokenizer, chat template, generation settings.
+        """Write what ``from_pretrained`` reads: weights or adapter, tokenizer, chat template, generation settings.
 
         Args:
             folder: made if missing.
             merged: with LoRA, write whole weights with the adapter added in.
         """
         target = Path(folder)
+        options: dict[str, Any] = {}
         if self.config.lora is None:
             model: Any = self.module
         elif merged:
             model = copy.deepcopy(self._adapted).merge_and_unload()  # type: ignore[operator]
         else:
             model = self._adapted
-        implementation = self.module.config._attn_implementation
-        self.module.config._attn_implementation = None
-        try:
-            model.save_pretrained(target)
-        finally:
-            self.module.config._attn_implementation = implementation
+            options["save_embedding_layers"] = False  # "auto" would look for the base model's vocabulary on the hub
+        with quiet_bars():
+            model.save_pretrained(target, **options)
         self.tokenizer.save_pretrained(target)
+
+
+def _freeze_below(model: PreTrainedModel, count: int) -> None:
+    """Leave the last ``count`` decoder layers and the final norm to train, and nothing else.
+
+    Raises:
+        ConfigError: the model has fewer layers.
+    """
+    decoder = model.get_decoder()
+    if count > len(decoder.layers):
+        raise ConfigError(f"trainable_layers={count} but the model has {len(decoder.layers)}; use at most that many.")
+    model.requires_grad_(False)
+    for module in (*decoder.layers[-count:], decoder.norm):
+        module.requires_grad_(True)
 
 
 def _why_no_tree(model: PreTrainedModel) -> str | None:
     config = model.config.get_text_config()
     kind = config.model_type
     if kind not in TREE_MODELS:
-        return f"Architecture {kind!r} is not known to compute the same on a token tree (known: {', '.join(sorted(TREE_MODELS))})."
+        known = ", ".join(sorted(TREE_MODELS))
+        return f"Architecture {kind!r} is not known to compute the same on a token tree (known: {known})."
     if getattr(config, "attn_logit_softcapping", None):
         return f"Architecture {kind!r} caps its attention scores, which the token tree does not."
-    if "dynamic" in str((getattr(config, "rope_parameters", None) or {}).get("rope_type", "")):
+    positions = str(getattr(config, "rope_parameters", None))  # one table, or one for each kind of layer
+    if "dynamic" in positions or "longrope" in positions:
         return f"Architecture {kind!r} scales its positions by sequence length, which differs between rows of a tree."
     return None
 
@@ -419,12 +458,3 @@ def _why_no_tree(model: PreTrainedModel) -> str | None:
 def _softcap(model: PreTrainedModel) -> float | None:
     value = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     return None if not value else float(value)
-
-
-def _windows(model: PreTrainedModel) -> frozenset[int | None]:
-    found: set[int | None] = set()
-    for module in model.modules():
-        if hasattr(module, "layer_idx") and hasattr(module, "scaling"):
-            window = getattr(module, "sliding_window", None)
-            found.add(None if window is None else int(window))
-    return frozenset(found or {None})

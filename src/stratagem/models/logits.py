@@ -49,16 +49,16 @@ class _LabelLogprobs(torch.autograd.Function):
             logits = _logits(hidden[start:stop], weight, bias, scale, softcap)
             lse = torch.logsumexp(logits, dim=-1)
             normaliser[start:stop] = lse
-            logprobs[labels] = logits[rows[labels] - start, tokens[labels]] - lse[rows[labels] - start]
-            p = torch.exp(logits - lse[:, None])
-            entropy[start:stop] = lse - torch.einsum("lv,lv->l", p, logits)
+            log_p = logits.sub_(lse[:, None])
+            logprobs[labels] = log_p[rows[labels] - start, tokens[labels]]
+            entropy[start:stop] = -torch.einsum("lv,lv->l", torch.exp(log_p), log_p)
         ctx.save_for_backward(hidden, weight, bias, rows, tokens, normaliser, entropy)
         ctx.chunk, ctx.bounds, ctx.scale, ctx.softcap = chunk, bounds, scale, softcap
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """d logp_i/d z = onehot(i) - p;  d H/d z = -p (log p + H)."""
+    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        """Apply d logp_i / dz = onehot(i) - p and dH / dz = -p (log p + H)."""
         hidden, weight, bias, rows, tokens, normaliser, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None

@@ -2,8 +2,8 @@
 
 Rows of a step-conditioned agent repeat almost all of their tokens: the template and the rules stand before every step,
 equal states give equal prompts, and often the completions are equal too. A :class:`TokenTree` is the trie of all rows
-over *tokens*. One forward and backward pass over its nodes gives exactly what a pass over the rows would give, because a
-causal model's output at a token depends on its ancestors only::
+over *tokens*. One forward and backward pass over its nodes gives exactly what a pass over the rows would give, because
+a causal model's output at a token depends on its ancestors only::
 
     rows                      nodes (depth-first)          parent  depth
     A B C | x y               0 A                          -1      0
@@ -162,7 +162,7 @@ def split_rows(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     Returns:
         Lists of row numbers; together every row once.
     """
-    order = sorted(range(len(rows)), key=lambda r: (tuple(rows[r][0]), tuple(rows[r][1])))
+    order = sorted(range(len(rows)), key=lambda r: (*rows[r][0], *rows[r][1]))
     parts: list[list[int]] = []
     size = 0
     previous: tuple[int, ...] = ()

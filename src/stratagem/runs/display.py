@@ -63,18 +63,20 @@ class Display:
         self._total = 0
         self._metrics: dict[str, float] = {}
         self._curve: list[float] = []
+        self._status = ""
 
-    def start(self, total: int, title: str, *, completed: int = 0) -> None:
+    def start(self, total: int, title: str, *, completed: int = 0, unit: str = "iterations") -> None:
         """Begin to show a run.
 
         Args:
             total: iterations of the whole run.
             title: the run's name.
             completed: iterations done before a resume.
+            unit: what is counted.
         """
         self._total = total
         if not self._is_live:
-            self._print(f"{title}: {total} iterations" + (f", {completed} done" if completed else ""))
+            self._print(f"{title}: {total} {unit}" + (f", {completed} done" if completed else ""))
             return
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -109,6 +111,21 @@ class Display:
         self._progress.update(self._progress.task_ids[0], completed=iteration)
         self._live.update(self._render())
 
+    def advance(self, completed: int) -> None:
+        """Move the bar without new numbers; nothing is shown elsewhere."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=completed)
+
+    def seed_curve(self, value: float) -> None:
+        """Begin the learning curve with a point from before a resume."""
+        self._curve.append(float(value))
+
+    def status(self, text: str) -> None:
+        """Say what is going on right now, in the last line of the live block; nothing is shown elsewhere."""
+        self._status = text
+        if self._live is not None:
+            self._live.update(self._render())
+
     def note(self, text: str) -> None:
         """Print one line that stays, above the live block."""
         self._print(text)
@@ -116,6 +133,7 @@ class Display:
     def close(self) -> None:
         """Leave the last state on the screen and stop; safe to call again."""
         if self._live is not None:
+            self.status("")
             self._live.stop()
             self._live = None
 
@@ -146,6 +164,8 @@ class Display:
             parts.append(
                 Text(f"{LABELS[CURVE]}  {line}  {_number(self._curve[0])} -> {_number(self._curve[-1])}", no_wrap=True)
             )
+        if self._status:
+            parts.append(Text(self._status, style="dim", no_wrap=True, overflow="ellipsis"))
         return Group(*parts)
 
 

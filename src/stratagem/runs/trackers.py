@@ -15,7 +15,7 @@ from typing import Any
 
 from stratagem.errors import ConfigError, UnknownNameError
 
-__all__ = ["TRACKERS", "Trackers"]
+__all__ = ["TRACKERS", "Trackers", "check_trackers"]
 
 
 def _tensorboard(folder: Path, run_name: str, iteration: int) -> Any:
@@ -47,6 +47,23 @@ TRACKERS: dict[str, Callable[[Path, str, int], Any]] = {
 """Tracker name -> a function of the run's folder, its name and the last completed iteration."""
 
 
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that cannot be started.
+
+    Raises:
+        UnknownNameError: no tracker of that name.
+        ConfigError: the tracker's package is not installed.
+    """
+    for name in names:
+        if name not in TRACKERS:
+            raise UnknownNameError("tracker", name, TRACKERS)
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"Tracker {name!r} needs the package {name!r}, which is not installed; "
+                f"run pip install {name}, or leave it out of run.trackers."
+            )
+
+
 class Trackers:
     """The trackers of one run. With no names every method does nothing."""
 
@@ -66,14 +83,7 @@ class Trackers:
             UnknownNameError: no tracker of that name.
             ConfigError: the tracker's package is not installed.
         """
-        for name in names:
-            if name not in TRACKERS:
-                raise UnknownNameError("tracker", name, TRACKERS)
-            if importlib.util.find_spec(name) is None:
-                raise ConfigError(
-                    f"Tracker {name!r} needs the package {name!r}, which is not installed; "
-                    f"run pip install {name}, or leave it out of run.trackers."
-                )
+        check_trackers(names)
         self._active: dict[str, Any] = {}
         if names:
             from accelerate import PartialState

@@ -1,0 +1,163 @@
+"""What a recipe names, made: game, opponents, panels, agent.
+
+Names and combinations are checked before any model loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from stratagem.agents.language import LanguageAgent
+from stratagem.agents.prompts import load_template
+from stratagem.algorithms.bc import answer_text
+from stratagem.errors import ConfigError
+from stratagem.evaluation.panels import Panel, fixed_panel, panel_optima, panel_state_keys
+from stratagem.evaluation.play import seat_opponents
+from stratagem.games import VARIANTS, make
+from stratagem.games.base import Game
+from stratagem.games.worker import GameWorker
+from stratagem.models.base import LanguageModel
+from stratagem.models.catalog import EMBEDDED, TINY, resolve
+from stratagem.recipe import GameConfig, Recipe
+from stratagem.rewards.format import FormatPenalty
+from stratagem.rollout import Player
+from stratagem.runs.trackers import check_trackers
+
+__all__ = ["Experiment", "build_agent", "build_experiment", "check_model_name", "check_recipe", "panel_names"]
+
+_MAX_WORKERS = 16
+"""Games in processes of their own that play at once."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything of a recipe but the model."""
+
+    recipe: Recipe
+    make_game: Callable[[], Game]
+    opponents: tuple[Player, ...]
+    """Who plays seats 1, 2, ... of the training game."""
+    panels: tuple[Panel, ...]
+    optima: tuple[tuple[float, ...] | None, ...]
+    """For each panel the best expected return of each episode."""
+    excluded_starts: frozenset[str]
+    """Start states of the panels of this game; training does not start there."""
+    max_concurrent: int
+    """Episodes under way at once."""
+
+    def panel_game(self, panel: Panel) -> Callable[[], Game]:
+        """Return what makes the game of a panel, isolated as in training."""
+        return _maker(replace(self.recipe.game, name=panel.game, params=dict(panel.params)))
+
+
+def _maker(game: GameConfig) -> Callable[[], Game]:
+    if game.isolate:
+        return partial(GameWorker, (game.name, game.params), timeout_s=game.step_timeout_s)
+    return partial(make, game.name, **game.params)
+
+
+def _base(name: str) -> tuple[str, dict[str, Any]]:
+    return VARIANTS.get(name, (name, {}))
+
+
+def panel_names(recipe: Recipe) -> tuple[str, ...]:
+    """Return the panels of a recipe; its own game where it names none."""
+    return recipe.evaluation.panels or (recipe.game.name,)
+
+
+def panel_params(game: GameConfig, panel: str) -> dict[str, Any]:
+    """Return the settings of a panel.
+
+    They are those of the training game, except what the panel's variant fixes; another game has its own defaults.
+    """
+    if panel == game.name:
+        return dict(game.params)
+    base, preset = _base(panel)
+    if base != _base(game.name)[0]:
+        return {}
+    return {key: value for key, value in game.params.items() if key not in preset}
+
+
+def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent:
+    """Return the agent of a recipe, with its format penalty.
+
+    Raises:
+        ConfigError: template, tag and penalty do not go together.
+    """
+    penalty = None
+    if recipe.format_penalty is not None:
+        tags = load_template(recipe.agent.template).tags
+        penalty = FormatPenalty(tags, recipe.format_penalty, recipe.agent.tag)
+    return LanguageAgent.from_config(model, recipe.agent, penalty)
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a model name that cannot work, without fetching anything.
+
+    Raises:
+        UnknownNameError: neither an embedded name, a folder nor a hub id.
+        ModelError: a folder without weights.
+    """
+    if name != TINY and name not in EMBEDDED and not (Path(name) / "adapter_config.json").is_file():
+        resolve(name)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse what would fail only after a model was loaded.
+
+    Raises:
+        ConfigError: a name of a game, panel, model, template or tracker, or a combination of settings.
+        ModelError: a model folder without weights.
+    """
+    check_model_name(recipe.model.name)
+    check_trackers(recipe.run.trackers)
+    agent = build_agent(cast(LanguageModel, None), recipe)
+    game = make(recipe.game.name, **recipe.game.params)
+    try:
+        seat_opponents(game)
+        if recipe.warm_start is not None:
+            game.reset(seed=0)
+            answer_text(agent, game.legal_actions(0)[0])
+            if recipe.warm_start.demonstrator == "planner" and game.planner_action(0) is None:
+                raise ConfigError(
+                    f"warm_start.demonstrator='planner' but game {game.name!r} has no planner; use 'random'."
+                )
+    finally:
+        game.close()
+    names = panel_names(recipe)
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"evaluation.panels names {name!r} twice; name each panel once.")
+        make(name, **panel_params(recipe.game, name)).close()
+
+
+def build_experiment(recipe: Recipe) -> Experiment:
+    """Make the panels and everything else that needs no model.
+
+    Raises:
+        ConfigError: see :func:`check_recipe`.
+    """
+    check_recipe(recipe)
+    panels = tuple(
+        fixed_panel(name, panel_params(recipe.game, name), recipe.evaluation.num_episodes)
+        for name in panel_names(recipe)
+    )
+    own = [panel for panel in panels if _base(panel.game)[0] == _base(recipe.game.name)[0]]
+    game = make(recipe.game.name, **recipe.game.params)
+    try:
+        opponents = seat_opponents(game)
+    finally:
+        game.close()
+    return Experiment(
+        recipe=recipe,
+        make_game=_maker(recipe.game),
+        opponents=opponents,
+        panels=panels,
+        optima=tuple(panel_optima(panel) for panel in panels),
+        excluded_starts=frozenset(key for panel in own for key in panel_state_keys(panel)),
+        max_concurrent=_MAX_WORKERS if recipe.game.isolate else 1024,
+    )

@@ -1,0 +1,113 @@
+"""What a recipe would cost, before anything is loaded: episodes, tokens, disk.
+
+The numbers are upper bounds and rough guesses, and are called so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratagem.agents.prompts import load_template
+from stratagem.games import make
+from stratagem.models.catalog import EMBEDDED, TINY
+from stratagem.recipe import Recipe
+from stratagem.runs.experiment import panel_names, panel_params
+
+__all__ = ["Plan", "make_plan", "parameter_count"]
+
+_CHARACTERS_PER_TOKEN = 4.0
+"""English text with a common tokenizer; the tiny model has a token for each character."""
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Costs of a run. Numbers of tokens are upper bounds: they take every episode to its last step."""
+
+    training_episodes: int
+    evaluations: int
+    evaluation_episodes: int
+    """Of all evaluations together."""
+    prompt_tokens: int
+    """Of one step."""
+    generated_tokens: int
+    """All steps of all episodes at the completion limit."""
+    disk_gib: float | None
+    """Checkpoints, reference and model; None where the size of the model is not known. Trajectories are left out."""
+
+    def lines(self) -> list[str]:
+        """Return the plan in words."""
+        disk = "unknown, since the size of the model is" if self.disk_gib is None else _size(self.disk_gib)
+        return [
+            f"training    {self.training_episodes:,} episodes",
+            f"evaluation  {self.evaluations} times, {self.evaluation_episodes:,} episodes in all",
+            f"tokens      about {self.prompt_tokens:,} in a prompt, most of them shared between prompts; at most "
+            f"{self.generated_tokens:,} generated",
+            f"disk        {disk} for checkpoints and model, and trajectories besides",
+        ]
+
+
+def _size(gib: float) -> str:
+    return f"about {gib:.1f} GiB" if gib >= 0.1 else f"about {gib * 1024:.0f} MiB"
+
+
+def parameter_count(name: str) -> float | None:
+    """Return about how many parameters a model has, by its catalog entry, its files or its name; None if nothing says.
+
+    >>> parameter_count("Qwen/Qwen2.5-3B-Instruct")
+    3000000000.0
+    """
+    if name == TINY:
+        return 30_000.0
+    if name in EMBEDDED:
+        name = EMBEDDED[name].parameters
+    elif Path(name).is_dir():
+        return sum(path.stat().st_size for path in Path(name).glob("*.safetensors")) / 4 or None
+    match = re.search(r"(\d+(?:\.\d+)?)\s*([BbMm])(?![A-Za-z])", name)
+    return None if match is None else float(match[1]) * (1e9 if match[2] in "Bb" else 1e6)
+
+
+def make_plan(recipe: Recipe) -> Plan:
+    """Work out what a checked recipe costs."""
+    game = make(recipe.game.name, **recipe.game.params)
+    try:
+        observation = game.reset(seed=0)[0]
+        max_steps = game.max_steps
+    finally:
+        game.close()
+    algorithm, evaluation = recipe.algorithm, recipe.evaluation
+    template = load_template(recipe.agent.template)
+    characters = sum(len(content) for _, content in template.messages(observation))
+    episodes = algorithm.num_iterations * algorithm.num_groups * algorithm.group_size
+    between = (algorithm.num_iterations - 1) // evaluation.every if evaluation.every else 0
+    evaluations = 2 + between + (recipe.warm_start is not None)
+    steps = episodes * min(max_steps, algorithm.max_steps or max_steps)
+    evaluation_episodes = 0
+    for name in panel_names(recipe):
+        panel_game = make(name, **panel_params(recipe.game, name))
+        evaluation_episodes += evaluations * evaluation.num_episodes
+        steps += evaluations * evaluation.num_episodes * panel_game.max_steps
+        panel_game.close()
+    return Plan(
+        training_episodes=episodes,
+        evaluations=evaluations,
+        evaluation_episodes=evaluation_episodes,
+        prompt_tokens=round(characters / (1.0 if recipe.model.name == TINY else _CHARACTERS_PER_TOKEN)),
+        generated_tokens=steps * recipe.agent.max_new_tokens,
+        disk_gib=_disk(recipe),
+    )
+
+
+def _disk(recipe: Recipe) -> float | None:
+    count = parameter_count(recipe.model.name)
+    if count is None:
+        return None
+    size = count * _BYTES[recipe.model.dtype]
+    if recipe.model.lora is not None:
+        size *= 0.02  # an adapter is about so much of the model
+    # A checkpoint is weights and Adam's two moments; while one is written the old ones are still there.
+    checkpoints = 3 * size * (recipe.run.keep_checkpoints + 1)
+    reference = size if recipe.algorithm.kl_coef > 0 else 0.0
+    return (checkpoints + reference + size) / 2**30
