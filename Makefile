@@ -36,7 +36,8 @@ docs: $(INSTALLED) ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 bench: $(INSTALLED) ## Run the benchmarks; takes minutes and wants a machine that does nothing else
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@test -d bench/venvs/vllm -a -d bench/venvs/trl || PYTHON="$(PYTHON)" TORCH="$(TORCH)" bench/setup_peers.sh
+	$(BIN)/python bench/run.py all
 
 clean: ## Delete what the targets made, except runs/
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

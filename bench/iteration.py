@@ -88,8 +88,8 @@ def compare(name: str, repeats: int, threads: int, *, quick: bool) -> IterationR
     Raises:
         NotRun: TRL is not installed or fails, or an iteration has no signal.
     """
-    groups, size, full_groups, full_size = (1, 2, 1, 3) if quick else (1, 4, 4, 32)
-    max_steps = 3 if quick else None
+    groups, size, full_groups, full_size = (1, 6, 1, 8) if quick else (1, 4, 4, 32)
+    max_steps = 6 if quick else None
     side = OurIteration(name, num_groups=groups, group_size=size, max_steps=max_steps)
     first = side.run()  # warms up, and says how much there is to do
     steps = [step for group in first.groups for t in group.trajectories for step in t.steps]
@@ -138,8 +138,8 @@ def compare(name: str, repeats: int, threads: int, *, quick: bool) -> IterationR
 
 def peak_of_iteration(name: str, *, quick: bool) -> dict[str, float]:
     """Run one iteration that trains all weights with G = 256 and return the peak memory of this process in GiB."""
-    size = 4 if quick else 256
-    side = OurIteration(name, num_groups=1, group_size=size, max_steps=3 if quick else None)
+    size = 8 if quick else 256
+    side = OurIteration(name, num_groups=1, group_size=size, max_steps=6 if quick else None)
     start = time.perf_counter()
     played = side.run()
     return {

@@ -186,7 +186,7 @@ def matmul_rate(linears: Sequence[tuple[int, int]], rows: int, min_seconds: floa
 
         products()
         best, spent = float("inf"), 0.0
-        while spent < min_seconds / len(set(linears)):
+        while spent == 0.0 or spent < min_seconds / len(set(linears)):
             start = time.perf_counter()
             products()
             took = time.perf_counter() - start

@@ -306,7 +306,7 @@ def child_peak(options: argparse.Namespace) -> None:
 
 
 def _child_peak(side: str, letter: str, options: argparse.Namespace, console: Console) -> float | None:
-    if letter not in PEAKED[: 1 if options.quick else None]:
+    if letter not in PEAKED or options.quick:
         return None
     arguments = ["child-peak", "--side", side, "--only", letter, "--model", options.model]
     arguments += ["--budget", str(options.budget), *(["--quick"] if options.quick else [])]

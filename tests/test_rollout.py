@@ -531,7 +531,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
 
 def comparable(trajectory: Trajectory) -> Any:
     """Everything but log-probabilities, which may differ by rounding."""
-    return (trajectory.stop_reason, [(s.observation, s.prompt_ids, s.completion_ids, s.reward) for s in trajectory.steps])
+    return (
+        trajectory.stop_reason,
+        [(s.observation, s.prompt_ids, s.completion_ids, s.reward) for s in trajectory.steps],
+    )
 
 
 def test_an_episode_does_not_depend_on_the_batch_it_was_played_in(tiny: LocalModel) -> None:

@@ -100,6 +100,10 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", metavar="D", help="cpu, cuda or cuda:N")
     group.add_argument("--dtype", choices=("float32", "bfloat16"), help="precision of the weights")
     group.add_argument("--base-url", metavar="URL", help="ask an OpenAI-compatible server; the model is its name there")
+    group.add_argument(
+        "--continue-assistant", action="store_true", default=None,
+        help="the server lets a template begin the answer (vLLM, SGLang)",
+    )  # fmt: skip
     group.add_argument("--api-key-env", metavar="VAR", help="environment variable that holds the server's key")
 
 
@@ -143,7 +147,7 @@ def _add_eval(verbs: Any) -> None:
             "stratagem eval random --game FrozenLake-Slippery",
             "stratagem eval first --game FrozenLake-Slippery --temperature 0",
             "stratagem eval smollm2-135m-instruct --game Snake-Standard --template action --max-new-tokens 12",
-            "stratagem eval my-model --base-url http://localhost:8000/v1 --game frozen_lake --out evaluations/mine",
+            "stratagem eval my-model --base-url http://localhost:8000/v1 --game frozen_lake --template think_action",
         ],
     )
     parser.add_argument("who", metavar="WHO", help="run, model or policy")

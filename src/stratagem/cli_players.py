@@ -11,6 +11,7 @@ from typing import Any
 
 from stratagem.agents.base import POLICIES, make_policy
 from stratagem.agents.language import AgentConfig, LanguageAgent
+from stratagem.agents.prompts import load_template
 from stratagem.config import apply_overrides
 from stratagem.errors import ConfigError, RunError, UnknownNameError
 from stratagem.models.base import LanguageModel
@@ -68,7 +69,16 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
         UnknownNameError: nobody of that name.
         ConfigError: an option that does not go with it.
     """
-    options = ("template", "temperature", "max_new_tokens", "device", "dtype", "base_url", "api_key_env")
+    options = (
+        "template",
+        "temperature",
+        "max_new_tokens",
+        "device",
+        "dtype",
+        "base_url",
+        "api_key_env",
+        "continue_assistant",
+    )
     if who in POLICIES and arguments.base_url is None:
         given = [f"--{name.replace('_', '-')}" for name in options if getattr(arguments, name) is not None]
         if given:
@@ -81,8 +91,11 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
     }
     if arguments.base_url is not None:
         return _served(who, arguments, replace(AgentConfig(), **changes))
-    if arguments.api_key_env is not None:
-        raise ConfigError("--api-key-env has no effect without --base-url; give both, or leave it out.")
+    for name in ("api_key_env", "continue_assistant"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} has no effect without --base-url; give both, or leave it out."
+            )
     where = {name: value for name in ("device", "dtype") if (value := getattr(arguments, name)) is not None}
     if (Path(who) / "recipe.toml").is_file() or (Path(arguments.runs_dir) / who / "recipe.toml").is_file():
         run = find_run(who, arguments.runs_dir)
@@ -158,7 +171,18 @@ def _served(who: str, arguments: argparse.Namespace, agent: AgentConfig) -> Cont
     for name in ("device", "dtype"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name} has no effect with --base-url, where the server decides; leave it out.")
-    config = ServedModelConfig(arguments.base_url, who, api_key_env=arguments.api_key_env)
+    config = ServedModelConfig(
+        arguments.base_url,
+        who,
+        api_key_env=arguments.api_key_env,
+        continue_assistant=bool(arguments.continue_assistant),
+    )
+    prefix = load_template(agent.template).assistant_prefix
+    if prefix and not config.continue_assistant:
+        raise ConfigError(
+            f"--template {agent.template!r} begins the answer with {prefix!r}, which many servers cannot; choose "
+            "another, such as --template think_action, or give --continue-assistant for vLLM or SGLang."
+        )
     _agent(None, agent)
     settings = {"model": who, "base_url": arguments.base_url, **_agent_settings(agent)}
     return Contestant(who, settings, lambda: _agent(ServedModel(config), agent))

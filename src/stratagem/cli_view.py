@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from stratagem.errors import ConfigError, RunError, UnknownNameError
 from stratagem.evaluation.episode_log import read_episodes
 from stratagem.evaluation.figures import sparkline
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
-from stratagem.evaluation.tables import Table, results_table
+from stratagem.evaluation.tables import Table, format_interval, format_share
 from stratagem.games import GAMES, VARIANTS, make, parameters
 from stratagem.runs.checkpoint import list_checkpoints
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import read_metrics
 from stratagem.types import Step, Trajectory
 
-__all__ = ["games", "make_console", "models", "print_trajectory", "view"]
+__all__ = ["games", "make_console", "models", "print_trajectory", "show_results", "show_table", "view"]
 
 _PIPE_WIDTH = 140
 _TAIL = 100
@@ -37,6 +37,49 @@ def make_console() -> Console:
     if not console.is_terminal:
         console = Console(highlight=False, width=max(_PIPE_WIDTH, console.width))
     return console
+
+
+def show_table(console: Console, table: Table, title: str | None = None) -> None:
+    """Print a table without a frame, which fits 80 columns."""
+    shown = table.rich()
+    shown.box = None
+    shown.pad_edge = False
+    shown.padding = (0, 2, 0, 0)
+    shown.header_style = "bold"
+    if title is not None:
+        console.print(title, markup=False)
+    console.print(shown)
+
+
+def show_results(console: Console, results: Mapping[str, Sequence[EvaluationResult]]) -> None:
+    """Print a table for each panel with one line for each agent or moment.
+
+    Args:
+        console: where.
+        results: agent or moment in words -> its results, one for each panel.
+    """
+    panels = dict.fromkeys(result.panel for of_agent in results.values() for result in of_agent)
+    for panel in panels:
+        rows = []
+        counts = set()
+        for label, of_agent in results.items():
+            for result in of_agent:
+                if result.panel != panel:
+                    continue
+                counts.add(result.num_episodes)
+                rows.append(
+                    (
+                        label,
+                        format_interval(result.mean, result.interval),
+                        format_share(result.success_rate),
+                        format_share(result.share_of_optimum),
+                        format_share(result.invalid_action_rate),
+                        f"{result.mean_episode_length:.1f}",
+                    )
+                )
+        episodes = " or ".join(map(str, sorted(counts)))
+        headers = ("", "Return [95%]", "Success", "Of optimum", "Invalid", "Steps")
+        show_table(console, Table(headers, tuple(rows)), f"\n{panel}, {episodes} episodes")
 
 
 # ---- an episode ----------------------------------------------------------------------------------------------------
@@ -147,7 +190,7 @@ def _list_runs(console: Console, runs_dir: str) -> int:
                 "-" if not means else f"{means[0]:.3f} -> {means[-1]:.3f}",
             )
         )
-    console.print(Table(("Run", "Game", "Model", "Iterations", "Panel mean"), tuple(rows)).rich())
+    show_table(console, Table(("Run", "Game", "Model", "Iterations", "Panel mean"), tuple(rows)))
     return 0
 
 
@@ -163,7 +206,8 @@ def _view_run(console: Console, run: RunFolder) -> int:
     )
     by_tag = {tag: results for tag in ("start", "warm_start", "final") if (results := _results(run, tag))}
     if by_tag:
-        console.print(results_table(by_tag).rich())
+        show_results(console, by_tag)
+        console.print()
     summary_file = run.path / "summary.json"
     if summary_file.is_file():
         summary = json.loads(summary_file.read_text(encoding="utf-8"))
@@ -208,7 +252,7 @@ def _print_iterations(console: Console, rows: Sequence[dict[str, Any]]) -> None:
         for row in played
     ]
     headers = ("Iteration", *(title for title, _, _ in columns), "Seconds")
-    console.print(Table(headers, tuple(cells)).rich())
+    show_table(console, Table(headers, tuple(cells)))
 
 
 def _seconds(row: dict[str, Any]) -> float:
@@ -322,7 +366,7 @@ def games(arguments: argparse.Namespace) -> int:
                 )
             )
             game.close()
-        console.print(Table(("Name", "What", "Players", "Steps", "Planner", "Optimum"), tuple(rows)).rich())
+        show_table(console, Table(("Name", "What", "Players", "Steps", "Planner", "Optimum"), tuple(rows)))
         console.print("One of them: stratagem games NAME", markup=False)
         return 0
     return _show_game(console, arguments)
@@ -363,7 +407,7 @@ def _print_reference(console: Console, name: str, params: dict[str, Any]) -> Non
         if policy != "planner" or has_planner:
             players = [make_policy(policy), *opponents]
             results[policy] = [evaluate(panel, players, address=(0, "panel", panel.name), optima=optima)[0]]
-    console.print(results_table(results).rich())
+    show_results(console, results)
     console.print(f"panel {panel.hash}, {time.perf_counter() - started:.1f} s", markup=False)
 
 
@@ -381,7 +425,7 @@ def models(arguments: argparse.Namespace) -> int:
         cells.append(
             (name, size, license_name, str(folder) if folder is not None else "not yet; fetched when first used")
         )
-    console.print(Table(("Name", "Parameters", "Licence", "Kept in"), tuple(cells)).rich())
+    show_table(console, Table(("Name", "Parameters", "Licence", "Kept in"), tuple(cells)))
     console.print(
         "A folder with safetensors weights, a run's model/ folder or a hub id (owner/model) is taken as well.",
         markup=False,

@@ -13,12 +13,12 @@ from typing import Any
 
 from stratagem.agents.language import LanguageAgent
 from stratagem.cli_players import find_contestant, find_run, parse_params, run_model
-from stratagem.cli_view import make_console, print_trajectory
+from stratagem.cli_view import make_console, print_trajectory, show_results
 from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.episode_log import EpisodeLog, read_episodes
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
 from stratagem.evaluation.play import evaluate, seat_opponents
-from stratagem.evaluation.tables import format_interval, results_table
+from stratagem.evaluation.tables import format_interval
 from stratagem.files import atomic_write_json, atomic_write_text
 from stratagem.recipe import Recipe, dump_toml, load_recipe
 from stratagem.rollout import Player
@@ -68,8 +68,8 @@ def train(arguments: argparse.Namespace) -> int:
             print(f"{saved} {_resume_hint(folder, arguments)}", file=sys.stderr)
             return _INTERRUPTED
         by_tag = {tag: e.results for tag, e in outcome.evaluations.items() if not tag.isdigit()}
+        show_results(console, by_tag)
         console.print()
-        console.print(results_table(by_tag).rich())
         _print_summary(outcome.summary, folder, console)
     return 0
 
@@ -206,7 +206,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
 
 
 def _print_result(console: Any, label: str, result: EvaluationResult, tokens: Mapping[str, int], out: Path) -> None:
-    console.print(results_table({label: [result]}).rich())
+    show_results(console, {label: [result]})
     if tokens["completion"]:
         print(f"tokens: {tokens['prompt']:,} in prompts, {tokens['completion']:,} generated")
     failed = result.stop_reasons.get("game_failed", 0)

@@ -185,7 +185,7 @@ def play_episodes(
         on_finish: called with the number of an episode and its trajectory as soon as it ends (progress, saving).
 
     Raises:
-        GameError: more games failed than ended.
+        GameError: more than half of the games that were begun failed.
         ModelError: a model cannot answer.
     """
     return asyncio.run(_play_all(make_game, players, episodes, seat, max_steps, max_concurrent, on_finish))
@@ -331,7 +331,7 @@ def play_groups(
         Groups of the episodes that were played (those with at least two), and the episodes whose game failed.
 
     Raises:
-        GameError: no start outside ``excluded_starts`` was found, or more games failed than ended.
+        GameError: no start outside ``excluded_starts`` was found, or more than half of the games failed.
     """
     starts = _choose_starts(make_game, num_groups, address, excluded_starts)
     episodes = [

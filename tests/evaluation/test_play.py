@@ -70,8 +70,8 @@ def test_a_complete_evaluation_plays_nothing() -> None:
 def test_episodes_of_another_panel_are_refused() -> None:
     _, trajectories = evaluate(PANEL, [make_policy("random")], address=ADDRESS)
     message = (
-        f"Saved episode 1 has seed {PANEL.seeds[0]}, which panel 'FrozenLake-Slippery' (hash {PANEL.hash}) does not play "
-        "there; evaluate into another folder."
+        f"Saved episode 1 has seed {PANEL.seeds[0]}, which panel 'FrozenLake-Slippery' (hash {PANEL.hash}) does not "
+        "play there; evaluate into another folder."
     )
     with pytest.raises(RunError, match=f"^{re.escape(message)}$"):
         evaluate(PANEL, [make_policy("random")], address=ADDRESS, done={1: trajectories[0]})
@@ -141,9 +141,7 @@ def test_an_existing_log_is_continued_on_request_only(tmp_path: Path) -> None:
 def test_another_evaluation_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     EpisodeLog(path, HEADER)
-    message = (
-        f"{str(path)!r} holds another evaluation; different: seed (0 -> 1). Name another folder with --out."
-    )
+    message = f"{str(path)!r} holds another evaluation; different: seed (0 -> 1). Name another folder with --out."
     with pytest.raises(RunError, match=f"^{re.escape(message)}$"):
         EpisodeLog(path, HEADER | {"seed": 1}, resume=True)
 

@@ -123,7 +123,9 @@ def test_lora_on_the_tree_equals_rows(make_local: Maker) -> None:
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)], ids=["full", "lora"])
-def test_gradient_checkpointing_computes_again_and_changes_nothing(make_local: Maker, lora: LoraSettings | None) -> None:
+def test_gradient_checkpointing_computes_again_and_changes_nothing(
+    make_local: Maker, lora: LoraSettings | None
+) -> None:
     results = []
     for checkpointing in (False, True):
         model = make_local("gemma3_text", gradient_checkpointing=checkpointing, lora=lora)

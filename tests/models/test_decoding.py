@@ -174,6 +174,57 @@ def test_two_settings_at_one_node_do_not_mix(make_local: Maker) -> None:
     assert finish(sampler, [sampler.submit(PROMPTS[0], config, draws(0)) for config in settings]) == alone
 
 
+# ---- answers that are expected ---------------------------------------------------------------------------------------
+
+EXPECTED = {"no_use": ((3, 4, 5, 6), (3, 4, 7)), "the_answer": None, "too_long": (tuple(range(3, 60)),), "empty": ((),)}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_tokens_per_pass": 7}, *({"capacity": LONGEST + extra} for extra in (0, 3, 11, 40, 90))],
+    ids=str,
+)
+def test_expected_answers_change_no_token(make_local: Maker, kind: str, settings: dict[str, Any]) -> None:
+    model = make_local()
+    alone = sample_alone(model)
+    sampler = make_sampler(model, **settings)
+    rows = []
+    for number, prompt in enumerate(PROMPTS):
+        expected = EXPECTED[kind] or (alone[number], alone[(number + 1) % len(alone)])
+        rows.append(sampler.submit(prompt, CONFIG, draws(number), expected))
+    assert finish(sampler, rows) == alone
+    trained = model.logprobs([(row.prompt_ids, row.completion_ids) for row in rows]).logprobs.detach()
+    sampled = torch.tensor([x for row in rows for x in row.logprobs])
+    torch.testing.assert_close(trained, sampled, rtol=0.0, atol=1e-4)
+
+
+def test_an_expected_answer_takes_one_pass(make_local: Maker) -> None:
+    model = make_local()
+    alone = sample_alone(model)
+    sampler = make_sampler(model)
+    rows = [sampler.submit(prompt, CONFIG, draws(number), (alone[number],)) for number, prompt in enumerate(PROMPTS)]
+    sampler.advance()
+    assert all(row.finish is not None for row in rows)
+    assert sampler.stats.passes == 1
+    # and still no token twice
+    assert sampler.stats.computed_tokens == build_tree(list(zip(PROMPTS, alone, strict=True))).num_nodes
+
+
+def test_an_expected_answer_that_another_prompt_goes_on_from_is_computed_once(make_local: Maker) -> None:
+    model = make_local()
+    sampler = make_sampler(model)
+    one = GenerationConfig(max_new_tokens=1)
+    rows = [
+        sampler.submit((5, 6, 7), one, draws(0), ((8, 9, 10),)),
+        sampler.submit((5, 6, 7, 8, 9), one, draws(1)),  # ends on a node that the first row has computed ahead
+        sampler.submit((5, 6, 7, 8, 9, 11), one, draws(2)),
+    ]
+    finish(sampler, rows)
+    assert sampler.stats.computed_tokens == 6
+    assert sampler.stats.passes == 1
+
+
 # ---- nothing is computed twice ---------------------------------------------------------------------------------------
 
 

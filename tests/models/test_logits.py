@@ -81,9 +81,7 @@ def test_golden_value_by_hand() -> None:
 def test_temperature_divides_the_logits_and_not_the_logprob() -> None:
     # logits (0, ln 3) at T = 1/2: (0, ln 9): p = (1/10, 9/10); log(3/4) / T would be log(9/16)
     hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [math.log(3)]])
-    logprobs, _ = label_logprobs(
-        hidden, weight, rows=torch.tensor([0]), tokens=torch.tensor([1]), temperature=0.5
-    )
+    logprobs, _ = label_logprobs(hidden, weight, rows=torch.tensor([0]), tokens=torch.tensor([1]), temperature=0.5)
     torch.testing.assert_close(logprobs, torch.tensor([math.log(0.9)]), rtol=1e-6, atol=0.0)
 
 

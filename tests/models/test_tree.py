@@ -134,7 +134,9 @@ def test_rows_of_arrays_work_like_rows_of_tuples() -> None:
     assert build_tree(arrays).tokens.tolist() == build_tree(rows).tokens.tolist()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("row", "part"), [(((), (1,)), "prompt"), (((1,), ()), "completion")], ids=["prompt", "completion"])
+@pytest.mark.parametrize(
+    ("row", "part"), [(((), (1,)), "prompt"), (((1,), ()), "completion")], ids=["prompt", "completion"]
+)
 def test_a_row_with_an_empty_part_is_refused(row: Row, part: str) -> None:
     message = f"Row 1 has an empty {part}; both parts need at least one token."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -155,9 +157,13 @@ def test_parts_cover_every_row_once_within_the_budget(rows: list[Row], budget: i
     parts = split_rows(rows, budget)
     assert sorted(number for part in parts for number in part) == list(range(len(rows)))
     for part in parts:
-        assert build_tree([rows[number] for number in part]).num_nodes <= budget or len(part) == 1 or (
-            # rows that add nothing to one that is too long by itself
-            build_tree([rows[part[0]]]).num_nodes > budget
+        assert (
+            build_tree([rows[number] for number in part]).num_nodes <= budget
+            or len(part) == 1
+            or (
+                # rows that add nothing to one that is too long by itself
+                build_tree([rows[part[0]]]).num_nodes > budget
+            )
         )
 
 

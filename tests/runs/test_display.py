@@ -78,3 +78,24 @@ def test_a_sparkline_scales_from_lowest_to_highest(values: list[float], width: i
 
 def test_a_sparkline_is_never_wider_than_asked() -> None:
     assert all(len(sparkline([float(i) for i in range(n)], 7)) == min(n, 7) for n in range(1, 40))
+
+
+def test_the_status_is_the_last_line_of_the_block_and_silent_elsewhere() -> None:
+    display, out = plain()
+    with display:
+        display.start(3, "a run", unit="episodes")
+        display.status("evaluating")
+        display.advance(2)
+    assert out.getvalue() == "a run: 3 episodes\n"
+    terminal = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with Display(terminal, live=True) as display:
+        display.start(3, "a run")
+        display.seed_curve(0.25)
+        display.status("evaluating 2/3")
+        display.advance(2)
+        shown = Console(file=io.StringIO(), width=100)
+        shown.print(display._render())
+        lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert "2/3" in lines[0]
+        assert lines[-1].rstrip() == "evaluating 2/3"
+        assert "0.250 -> 0.250" in lines[-2]

@@ -333,9 +333,9 @@ def test_greedy_evaluation_and_several_panels(tmp_path: Path) -> None:
         "FrozenLake-Slippery",
         "FrozenLake-NotSlippery",
     ]
-    # Greedy answers depend on the board alone, and the boards of the two panels are the same.
+    # A greedy answer depends on the state alone, which no invalid answer changes.
     _, slippery = read_episodes(tmp_path / "greedy" / "evaluation" / "start" / "FrozenLake-Slippery.jsonl")
-    assert {t.steps[0].completion_ids for t in slippery.values()} == {slippery[0].steps[0].completion_ids}
+    assert all(len({step.completion_ids for step in t.steps}) == 1 for t in slippery.values())
 
 
 def test_two_players_and_an_isolated_game(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ class Learner:
                 ratio = log_ratio.exp()
                 outside = (ratio < 1 - config.clip_low) & (advantages < 0)
                 outside |= (ratio > 1 + config.clip_high) & (advantages > 0)
-                sums["loss"] += float(loss)
+                sums["loss"] += float(loss.detach())
                 sums["clipped"] += float(outside.sum())
                 sums["entropy"] += float((weights * batch.entropy).sum())
                 sums["approx_kl"] += float((weights * (ratio - 1 - log_ratio)).sum())

@@ -10,6 +10,10 @@
       checkpoints/       000010/: weights, optimizer, counters, with hashes
       evaluation/        results of the panels
       figures/           pictures
+      warm_start.jsonl   one line per step of the warm start
+      reference/         the reference policy, where the algorithm needs one; never deleted
+      model/             the trained model, for transformers
+      summary.json       before and after, minutes, memory
       .lock              held by the process that writes the run
 """
 

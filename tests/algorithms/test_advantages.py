@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from stratagem.algorithms.advantages import aaw_probabilities, aaw_sample, group_normalised
+
+returns = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
+
+
+def test_golden_advantages_by_hand() -> None:
+    # mean 2, deviations (-2, 0, 2), population variance 8/3, std 1.63299
+    np.testing.assert_allclose(group_normalised(np.array([0.0, 2.0, 4.0])), [-(1.5**0.5), 0.0, 1.5**0.5], rtol=1e-12)
+    # mean 0.25, deviations (-.25, -.25, -.25, .75), variance (3 * .0625 + .5625) / 4 = .1875
+    expected = np.array([-0.25, -0.25, -0.25, 0.75]) / 0.1875**0.5
+    np.testing.assert_allclose(group_normalised(np.array([0.0, 0.0, 0.0, 1.0])), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 0.1, 1e9, 1e-9])
+def test_equal_returns_give_exactly_zero(value: float) -> None:
+    assert group_normalised(np.full(7, value)).tolist() == [0.0] * 7
+
+
+def test_a_rounding_error_is_no_signal() -> None:
+    # The same rewards summed in another order: 0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1 in float64.
+    values = np.array([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1])
+    assert values[0] != values[1]
+    assert group_normalised(values).tolist() == [0.0, 0.0]
+
+
+def test_a_small_true_difference_is_a_signal() -> None:
+    np.testing.assert_allclose(group_normalised(np.array([1.0, 1.0 + 1e-6])), [-1.0, 1.0], rtol=1e-6)
+
+
+@given(returns)
+def test_advantages_have_mean_zero_and_variance_one_or_zero(values: list[float]) -> None:
+    advantages = group_normalised(np.array(values))
+    assert abs(advantages.mean()) < 1e-4
+    assert advantages.std() == pytest.approx(1.0, abs=1e-6) or not advantages.any()
+
+
+@given(returns, st.randoms(use_true_random=False))
+def test_the_order_of_the_group_does_not_matter(values: list[float], random: object) -> None:
+    order = np.random.default_rng(len(values)).permutation(len(values))
+    shuffled = group_normalised(np.array(values)[order])
+    np.testing.assert_allclose(shuffled, group_normalised(np.array(values))[order], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("values", "shape"), [([5.0], "(1,)"), ([], "(0,)"), ([[1.0, 2.0]], "(1, 2)")])
+def test_a_group_of_one_has_no_advantage(values: list[float], shape: str) -> None:
+    message = f"returns has shape {shape}; a group needs two or more episodes to compare. Raise G."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        group_normalised(np.array(values))
+
+
+# ---- absolute-advantage-weighted sampling ----------------------------------------------------------------------------
+
+
+def test_golden_probabilities_by_hand() -> None:
+    # |A| / T = (0, ln 2, ln 2, ln 4) with T = 1/2: weights 1, 2, 2, 4 of 9
+    advantages = np.array([0.0, 1.0, -1.0, -2.0]) * np.log(2) / 2
+    np.testing.assert_allclose(aaw_probabilities(advantages, temperature=0.5), np.array([1, 2, 2, 4]) / 9, rtol=1e-12)
+
+
+def test_a_low_temperature_prefers_extremes_and_a_high_one_is_uniform() -> None:
+    advantages = np.array([0.1, -2.0, 1.0])
+    assert aaw_probabilities(advantages, temperature=1e-3).tolist() == [0.0, 1.0, 0.0]
+    np.testing.assert_allclose(aaw_probabilities(advantages, temperature=1e6), [1 / 3] * 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_that_means_nothing_is_refused(temperature: float) -> None:
+    message = f"temperature={temperature!r} must be above 0; AAW sampling is switched off with None."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        aaw_probabilities(np.ones(3), temperature=temperature)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        aaw_sample(np.ones(3), 2, temperature=temperature, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_more_or_less_than_the_group_cannot_be_drawn(size: int) -> None:
+    message = f"size={size!r} cannot be drawn from 4 episodes; choose 1 to 4."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        aaw_sample(np.ones(4), size, temperature=1.0, rng=np.random.default_rng(0))
+
+
+def test_pairs_are_drawn_one_after_the_other_without_replacement() -> None:
+    advantages, count = np.array([0.1, -1.4, 0.6, 1.1]), 20_000
+    p = aaw_probabilities(advantages, temperature=0.8)
+    pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+    # first i then j, or first j then i
+    expected = np.array([p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j]) for i, j in pairs])
+    assert expected.sum() == pytest.approx(1.0)
+    rng = np.random.default_rng(0)
+    drawn = [tuple(aaw_sample(advantages, 2, temperature=0.8, rng=rng).tolist()) for _ in range(count)]
+    counts = np.array([drawn.count(pair) for pair in pairs])
+    assert counts.sum() == count
+    statistic = ((counts - count * expected) ** 2 / (count * expected)).sum()
+    assert statistic < chi2.ppf(0.999, df=5)
+    # the test can fail: drawing with equal probabilities would be far off
+    assert ((counts - count / 6) ** 2 / (count / 6)).sum() > 10 * chi2.ppf(0.999, df=5)
+
+
+def test_the_whole_group_is_everyone_once() -> None:
+    chosen = aaw_sample(np.array([0.0, 1.0, -1.0]), 3, temperature=1.0, rng=np.random.default_rng(0))
+    assert chosen.tolist() == [0, 1, 2]
+
+
+def test_a_very_low_temperature_does_not_underflow() -> None:
+    # exp(-1e6) is 0; the two extremes must come first and the rest must still be drawn at random
+    advantages = np.array([2.0, 0.0, 0.0, 0.0, -2.0])
+    third = set()
+    for seed in range(40):
+        chosen = aaw_sample(advantages, 3, temperature=1e-6, rng=np.random.default_rng(seed)).tolist()
+        assert {0, 4} <= set(chosen)
+        third |= set(chosen) - {0, 4}
+    assert third == {1, 2, 3}
