@@ -201,7 +201,12 @@ def matmul_rate(linears: Sequence[tuple[int, int]], rows: int, min_seconds: floa
 
 def peak_gib() -> float:
     """Return the largest memory that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Not ru_maxrss: a child inherits the one of the process that started it.
+        kib = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(kib) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
 
 
 def run_child(arguments: Sequence[str], threads: int) -> dict[str, Any]:

@@ -84,28 +84,29 @@ class _Size:
     """Episodes from each start, or completions of each question."""
     length: int
     """Tokens of a completion (new tokens where the completion is an action), or turns of (e)."""
+    rows: int | None = None
+    """So many of the rows, from the first episode on; None is all."""
 
 
 # Full sizes: the row-by-row side of one training pass takes up to a minute on two cores.
 _FULL = {
     "a": _Size(2, 2, 4),
-    "b": _Size(1, 1, 100),
-    "c": _Size(1, 2, 4),
+    "b": _Size(1, 1, 100, 12),
+    "c": _Size(1, 2, 4, 15),
     "d": _Size(1, 16, 128),
     "e": _Size(1, 2, 8),
     "f": _Size(8, 1, 256),
     "a_full": _Size(4, 32, 4),
 }
 _QUICK = {
-    "a": _Size(1, 2, 4),
-    "b": _Size(1, 1, 5),
-    "c": _Size(1, 1, 4),
+    "a": _Size(1, 2, 4, 6),
+    "b": _Size(1, 1, 5, 6),
+    "c": _Size(1, 1, 4, 6),
     "d": _Size(1, 3, 6),
     "e": _Size(1, 1, 2),
     "f": _Size(3, 1, 12),
-    "a_full": _Size(1, 4, 4),
+    "a_full": _Size(1, 4, 4, 8),
 }
-_QUICK_ROWS = 6
 
 
 def build(letter: str, encoder: Encoder, vocabulary: int, *, quick: bool = False) -> Workload:
@@ -121,7 +122,8 @@ def build(letter: str, encoder: Encoder, vocabulary: int, *, quick: bool = False
     kind = letter[0]
     if kind == "d":
         rows = _single_turn(encoder, size, vocabulary)
-        title = f"single turn, {size.groups} questions x {size.members} completions x {size.length} tokens"
+        questions = f"{size.groups} question{'s' * (size.groups > 1)}"
+        title = f"single turn, {questions} x {size.members} completions x {size.length} tokens"
     elif kind == "f":
         rows = _nothing_shared(size, vocabulary)
         title = f"nothing shared, {size.groups} rows of random tokens"
@@ -135,8 +137,7 @@ def build(letter: str, encoder: Encoder, vocabulary: int, *, quick: bool = False
             "e": f"chat of up to {size.length} turns",
         }[kind]
         title = f"{what}, {episodes}"
-    if quick:
-        rows = rows[:_QUICK_ROWS]
+    rows = rows[: size.rows]
     return Workload(letter, f"{title}, {len(rows)} rows", tuple(rows), 4 if kind == "e" else size.length)
 
 

@@ -216,3 +216,21 @@ def test_the_first_completion_token_is_predicted_by_the_last_prompt_token(make_l
 def test_gemma3_without_a_cap_has_none(make_local: Maker) -> None:
     assert make_local("gemma3_text").module.config.final_logit_softcapping is None
     assert make_local("gemma3_softcap").module.config.final_logit_softcapping == 2.0
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+def test_the_last_layers_alone_get_the_gradient_that_they_have_in_the_whole(
+    make_local: Maker, checkpointing: bool
+) -> None:
+    whole, top = make_local(), make_local(trainable_layers=1, gradient_checkpointing=checkpointing)
+    parameters = top.named_parameters()
+    assert {name.split(".")[1] for name in parameters} == {"layers", "norm"}
+    assert {name.split(".")[2] for name in parameters if "layers" in name} == {"1"}
+    expected = whole.logprobs(ROWS)
+    (COEFFICIENTS * expected.logprobs).sum().backward()  # type: ignore[no-untyped-call]
+    batch = top.logprobs(ROWS)
+    torch.testing.assert_close(batch.logprobs, expected.logprobs, rtol=0.0, atol=0.0)
+    found = gradients((COEFFICIENTS * batch.logprobs).sum(), parameters)
+    grads = dict(whole.module.named_parameters())
+    assert_same_direction(found, torch.cat([grads[name].grad.flatten() for name in parameters]))
+    assert all(p.grad is None for name, p in top.module.named_parameters() if name not in parameters)

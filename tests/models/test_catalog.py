@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +97,22 @@ def test_settings_that_hold_nothing_are_refused(tokens: int, block: int) -> None
     message = f"cache_tokens={tokens!r} and attention_block={block!r} must both be 1 or more."
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         ModelConfig(cache_tokens=tokens, attention_block=block)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trainable_layers": 0}, "trainable_layers=0 trains nothing; use 1 or more, or leave it out."),
+        (
+            {"trainable_layers": 2, "lora": LoraSettings()},
+            "trainable_layers=2 and lora both choose what is trained; leave one out.",
+        ),
+    ],
+    ids=["none", "lora"],
+)
+def test_settings_that_train_nothing_or_two_things_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        ModelConfig(**settings)
 
 
 # ---- the tiny model --------------------------------------------------------------------------------------------------

@@ -201,14 +201,16 @@ def test_expected_answers_change_no_token(make_local: Maker, kind: str, settings
 
 def test_an_expected_answer_takes_one_pass(make_local: Maker) -> None:
     model = make_local()
-    alone = sample_alone(model)
+    alone = sample_alone(model)[:4]
     sampler = make_sampler(model)
-    rows = [sampler.submit(prompt, CONFIG, draws(number), (alone[number],)) for number, prompt in enumerate(PROMPTS)]
+    rows = [sampler.submit(PROMPTS[n], CONFIG, draws(n), (alone[n], (3, 4, 5))) for n in range(4)]
     sampler.advance()
+    assert [tuple(row.completion_ids) for row in rows] == alone
     assert all(row.finish is not None for row in rows)
     assert sampler.stats.passes == 1
-    # and still no token twice
-    assert sampler.stats.computed_tokens == build_tree(list(zip(PROMPTS, alone, strict=True))).num_nodes
+    # and no token twice: those of the answers, and of (3, 4, 5) the first two at each of 4 prompts
+    tree = build_tree(list(zip(PROMPTS[:4], alone, strict=True)))
+    assert sampler.stats.computed_tokens == tree.num_nodes + 2 * 4
 
 
 def test_an_expected_answer_that_another_prompt_goes_on_from_is_computed_once(make_local: Maker) -> None:

@@ -91,6 +91,12 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
         LocalModel.load(ModelConfig("tiny", device="cuda:1"))
 
 
+def test_more_trainable_layers_than_there_are_are_refused(make_local: Maker) -> None:
+    message = "trainable_layers=3 but the model has 2; use at most that many."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        make_local(trainable_layers=3)
+
+
 # ---- architectures that are not computed on the tree -----------------------------------------------------------------
 
 

@@ -13,7 +13,8 @@ For each iteration of :func:`train`, as Algorithm 1:
 
 Departures from the paper:
 
-- ``num_groups`` starts per iteration instead of one; J is averaged over the groups that carry a signal (std C > 0).
+- ``num_groups`` starts per iteration instead of one; J is averaged over them. Groups without a signal (std C = 0) are
+  left out, unless KL or entropy is in the objective: those terms hold there too, and keep a policy from freezing.
 - ``minibatch_groups`` and ``num_epochs`` allow several steps of ascent on one collection, which is what the clip is
   for; one step on everything is the paper's.
 - KL is averaged over tokens like the surrogate (1/|y_j| within an episode); the paper leaves its normalisation open.
@@ -140,9 +141,11 @@ class GroupSamples:
     """What is learnt from one group."""
 
     samples: tuple[Sample, ...]
-    """Empty where all composite returns are equal."""
+    """Episodes with A_j = 0 are left out where neither KL nor entropy is in the objective: their gradient is zero."""
     advantages: dict[int, float]
     """A_j by the episode's place in its group, for those that were chosen."""
+    has_signal: bool
+    """False where all composite returns are equal."""
 
 
 @dataclass
@@ -184,8 +187,9 @@ def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Ge
                     weight=1.0 / (len(chosen) * num_tokens),
                 )
             )
-    has_signal = bool(advantages.any())
-    return GroupSamples(tuple(samples) if has_signal else (), {int(j): float(advantages[j]) for j in chosen})
+    return GroupSamples(
+        tuple(samples), {int(j): float(advantages[j]) for j in chosen}, has_signal=bool(advantages.any())
+    )
 
 
 def objective(
@@ -337,7 +341,7 @@ _MAX_RATIO_GAP = 0.1
 
 
 def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: float, seed: int) -> dict[str, float]:
-    """Learn from the groups that carry a signal: ``num_epochs`` passes in steps of ``minibatch_groups`` groups.
+    """Learn from the groups that have samples: ``num_epochs`` passes in steps of ``minibatch_groups`` groups.
 
     Raises:
         RuntimeError: sampler and learner disagree on the probabilities of the very same weights.
@@ -452,5 +456,5 @@ def _describe(groups: Sequence[TrajectoryGroup], per_group: Sequence[GroupSample
         "invalid_action_rate": sum(t.num_invalid for t in played) / steps,
         "episode_length": steps / len(played),
         "tokens_per_step": sum(t.num_tokens for t in played) / steps,
-        "groups_without_signal": float(np.mean([not group.samples for group in per_group])),
+        "groups_without_signal": float(np.mean([not group.has_signal for group in per_group])),
     }

@@ -259,7 +259,9 @@ class TreeSampler:
             if selected and count + len(missing) > self._max_tokens:
                 break
             if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
-                self._evict([*selected, row])
+                kept = self._evict([*selected, row])
+                # Expected tokens that were claimed for this pass have lost their slots.
+                chains = [[entry for entry in chain if entry.node in kept] for chain in chains]
                 missing = self._missing(row, claimed)
                 if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
                     if selected:
@@ -276,8 +278,8 @@ class TreeSampler:
             if missing:
                 first = len(row.prompt_ids) - 1
                 chain = [_Entry(row.nodes[d], row.slots, d, d >= first) for d in missing]
-                claimed.update((entry.node, entry) for entry in chain)
                 chain.extend(self._ahead(row))
+                claimed.update((entry.node, entry) for entry in chain)
                 chains.append(chain)
                 count += len(chain)
             if row.nodes[-1] in claimed:
@@ -320,8 +322,12 @@ class TreeSampler:
                 row.slots[depth] = node.slot
         return missing
 
-    def _evict(self, keep: list[Row]) -> None:
-        """Drop every node that none of these rows needs; the other rows start again from their tokens."""
+    def _evict(self, keep: list[Row]) -> set[_Node]:
+        """Drop every node that none of these rows needs; the other rows start again from their tokens.
+
+        Returns:
+            The nodes that are left.
+        """
         wanted = {node for row in keep for node in row.nodes}
         self._roots = {token: node for token, node in self._roots.items() if node in wanted}
         for node in wanted:
@@ -335,6 +341,7 @@ class TreeSampler:
         for row in self._rows:
             if id(row) not in kept:
                 self._enter(row)
+        return wanted
 
     def _compute(self, pending: list[_Entry]) -> None:
         """Run the model over the pending nodes."""

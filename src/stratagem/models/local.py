@@ -103,7 +103,6 @@ class LocalModel:
         self.module: PreTrainedModel = model
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            model.enable_input_require_grads()
             for module in model.modules():
                 if hasattr(module, "gradient_checkpointing"):
                     module.training = True  # of this module alone: it checkpoints, and nothing in it drops out
