@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stratagem.agents.prompts import TEMPLATES
 from stratagem.errors import ConfigError
 from stratagem.recipe import EvaluationConfig, GameConfig, Recipe, RunConfig, dump_toml, find_recipe, load_recipe
 
@@ -127,7 +128,7 @@ def test_the_recipes_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest
         assert find_recipe(path.stem).samefile(path)
 
 
-def test_the_wheel_holds_the_recipes(tmp_path: Path) -> None:
+def test_the_wheel_holds_recipes_templates_and_the_type_marker(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -135,6 +136,7 @@ def test_the_wheel_holds_the_recipes(tmp_path: Path) -> None:
     expected = {f"stratagem/_recipes/{path.name}" for path in (ROOT / "recipes").glob("*.toml")}
     assert {name for name in names if "_recipes" in name} == expected
     assert {"stratagem/py.typed", "stratagem/recipe.py"} <= names
+    assert {f"stratagem/agents/templates/{name}.txt" for name in TEMPLATES} <= names
     assert not any(name.startswith(("tests", "docs")) for name in names)
 
 

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from stratagem.algorithms.advantages import aaw_probabilities, aaw_sample, group_normalised
+from stratagem.algorithms.advantages import (
+    aaw_probabilities,
+    aaw_sample,
+    anchor_state_advantages,
+    group_normalised,
+    returns_to_go,
+)
 
 returns = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
 
@@ -120,3 +126,26 @@ def test_a_very_low_temperature_does_not_underflow() -> None:
         assert {0, 4} <= set(chosen)
         third |= set(chosen) - {0, 4}
     assert third == {1, 2, 3}
+
+
+def test_anchor_state_credit_compares_steps_from_the_same_state_only() -> None:
+    # State a: returns 1, 0, 0, 1 -> mean 0.5, std 0.5 -> +1, -1, -1, +1. State b: 2, 4 -> -1, +1. State c: once -> 0.
+    keys = ["a", "b", "a", "c", "a", "b", "a"]
+    returns = np.array([1.0, 2.0, 0.0, 9.0, 0.0, 4.0, 1.0])
+    assert anchor_state_advantages(keys, returns).tolist() == [1.0, -1.0, -1.0, 0.0, -1.0, 1.0, 1.0]
+
+
+def test_anchor_state_credit_is_zero_where_all_returns_of_a_state_are_equal() -> None:
+    assert anchor_state_advantages(["a", "a", "b"], np.array([0.3, 0.3, 1.0])).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_anchor_state_credit_names_a_mismatch() -> None:
+    message = "2 state keys for 3 returns; give one of each for every step."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        anchor_state_advantages(["a", "b"], np.zeros(3))
+
+
+def test_returns_to_go_are_discounted_from_the_step_on() -> None:
+    # gamma 0.5: 1 + 0.5 * (0 + 0.5 * 4) = 2; 0 + 0.5 * 4 = 2; 4.
+    assert returns_to_go([1.0, 0.0, 4.0], gamma=0.5).tolist() == [2.0, 2.0, 4.0]
+    assert returns_to_go([], gamma=0.5).tolist() == []

@@ -172,6 +172,25 @@ def test_a_group_that_lost_episodes_is_sampled_down_to_what_is_left(toys: Simple
     assert found.advantages == {0: -1.0, 1: 1.0}
 
 
+def test_step_level_credit_is_added_to_the_episodes_advantage(toys: SimpleNamespace) -> None:
+    # Returns 1 and 0: A = +1, -1. Returns-to-go at gamma 0.5: (0.5, 1) and (0, 0). Both start in one state, where 0.5
+    # against 0 gives +1, -1; the second states differ, so they have nothing to compare with and give 0. step_coef 0.5.
+    group = toys.make_group([(0.0, (0,)), (1.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
+    keys = (("s", "u"), ("s", "v"))
+    group = dataclasses.replace(
+        group,
+        trajectories=tuple(
+            dataclasses.replace(
+                t, steps=tuple(dataclasses.replace(x, state_key=k) for x, k in zip(t.steps, names, strict=True))
+            )
+            for t, names in zip(group.trajectories, keys, strict=True)
+        ),
+    )
+    found = samples_of(group, config(step_coef=0.5, step_gamma=0.5))
+    assert [s.advantage for s in found.samples] == [1.5, 1.0, -1.5, -1.0]
+    assert found.advantages == {0: 1.0, 1: -1.0}
+
+
 def test_an_episode_without_advantage_is_computed_only_for_kl_or_entropy(toys: SimpleNamespace) -> None:
     group = toys.make_group(*[[(value, (0,))] for value in (-1.0, 0.0, 1.0)])
     assert len(samples_of(group).samples) == 2

@@ -5,9 +5,11 @@ Pure functions on numpy arrays. Notation: G episodes of one group, all from the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-__all__ = ["aaw_probabilities", "aaw_sample", "group_normalised"]
+__all__ = ["aaw_probabilities", "aaw_sample", "anchor_state_advantages", "group_normalised", "returns_to_go"]
 
 
 def group_normalised(returns: np.ndarray) -> np.ndarray:
@@ -74,3 +76,46 @@ def aaw_sample(advantages: np.ndarray, size: int, *, temperature: float, rng: np
         raise ValueError(f"temperature={temperature!r} must be above 0; AAW sampling is switched off with None.")
     keys = np.abs(np.asarray(advantages, dtype=np.float64)) / temperature + rng.gumbel(size=count)
     return np.sort(np.argsort(-keys, kind="stable")[:size])
+
+
+def returns_to_go(rewards: Sequence[float], *, gamma: float) -> np.ndarray:
+    """Return sum_{k >= t} gamma^(k - t) r_k for each step t.
+
+    >>> returns_to_go([0.0, 0.0, 1.0], gamma=0.5).tolist()
+    [0.25, 0.5, 1.0]
+    """
+    result = np.zeros(len(rewards))
+    following = 0.0
+    for t in range(len(rewards) - 1, -1, -1):
+        following = rewards[t] + gamma * following
+        result[t] = following
+    return result
+
+
+def anchor_state_advantages(state_keys: Sequence[str], returns: np.ndarray) -> np.ndarray:
+    """Return the advantage of each step over the other steps that a group took from the very same state.
+
+    Steps are grouped by state; within each, returns-to-go are normalised as in :func:`group_normalised`. A state that
+    was visited once has nothing to compare with and gives exactly 0.
+
+    Source: Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv:2505.10978, step-level
+    advantages. There states are matched by the text of the observation; here the game names its state, so the match is
+    exact and step counters cannot split it.
+
+    Args:
+        state_keys: [S] the state before each step, all steps of all G episodes one after the other.
+        returns: [S] discounted return-to-go of each step.
+
+    >>> anchor_state_advantages(["a", "b", "a"], np.array([1.0, 5.0, 0.0])).tolist()
+    [1.0, 0.0, -1.0]
+    """
+    if len(state_keys) != len(returns):
+        raise ValueError(f"{len(state_keys)} state keys for {len(returns)} returns; give one of each for every step.")
+    visits: dict[str, list[int]] = {}
+    for step, key in enumerate(state_keys):
+        visits.setdefault(key, []).append(step)
+    advantages = np.zeros(len(returns))
+    for steps in visits.values():
+        if len(steps) > 1:
+            advantages[steps] = group_normalised(np.asarray(returns)[steps])
+    return advantages

@@ -20,6 +20,7 @@ Departures from the paper:
 - KL is averaged over tokens like the surrogate (1/|y_j| within an episode); the paper leaves its normalisation open.
   The estimator is named: k3 is GRPO's.
 - std is that of the population; the paper does not say.
+- ``ent_coef`` and ``step_coef`` add an entropy bonus and step-level credit; both are 0 in the paper's objective.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
 """
@@ -36,7 +37,12 @@ import torch
 from torch import Tensor
 
 from stratagem.agents.language import LanguageAgent
-from stratagem.algorithms.advantages import aaw_sample, group_normalised
+from stratagem.algorithms.advantages import (
+    aaw_sample,
+    anchor_state_advantages,
+    group_normalised,
+    returns_to_go,
+)
 from stratagem.algorithms.kl import KL_ESTIMATORS
 from stratagem.algorithms.losses import clipped_surrogate
 from stratagem.errors import ConfigError
@@ -73,6 +79,11 @@ class MSGRPOConfig:
     """See :mod:`stratagem.algorithms.kl`."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus; ours, 0 is the paper's objective."""
+    step_coef: float = 0.0
+    """Weight of step-level credit added to A_j; not in the paper, 0 is its objective. See
+    :func:`stratagem.algorithms.advantages.anchor_state_advantages`."""
+    step_gamma: float = 0.95
+    """Discount of the returns-to-go that step-level credit compares; 0.95 as in GiGPO."""
     learning_rate: float = 1e-6
     """AdamW; 1e-6 from the first author's later code, for a 3B model."""
     weight_decay: float = 0.0
@@ -118,7 +129,9 @@ class MSGRPOConfig:
         for name in ("clip_low", "clip_high", "learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0.")
-        for name in ("kl_coef", "ent_coef", "weight_decay", "warmup_iterations"):
+        if not 0 < self.step_gamma <= 1:
+            raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
+        for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more.")
 
@@ -131,7 +144,7 @@ class Sample:
     completion_ids: tuple[int, ...]
     old_logprobs: tuple[float, ...]
     advantage: float
-    """A_j of the episode."""
+    """A_j of the episode, plus step-level credit where there is any."""
     weight: float
     """1 / (G' |y_j|): the factor of eq. 1 before each token of this episode."""
 
@@ -172,24 +185,39 @@ def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Ge
         chosen = aaw_sample(advantages, size, temperature=config.episode_temperature, rng=rng)
         advantages = np.zeros(len(trajectories))
         advantages[chosen] = group_normalised(returns[chosen])
+    step_advantages = _step_advantages([trajectories[j] for j in chosen], config)
     samples = []
-    for j in chosen:
+    for j, credits in zip(chosen, step_advantages, strict=True):
         num_tokens = trajectories[j].num_tokens  # |y_j|
-        if advantages[j] == 0.0 and config.kl_coef == 0.0 and config.ent_coef == 0.0:
-            continue  # its gradient is zero
-        for step in trajectories[j].steps:
+        for step, credit in zip(trajectories[j].steps, credits, strict=True):
+            advantage = float(advantages[j] + config.step_coef * credit)
+            if advantage == 0.0 and config.kl_coef == 0.0 and config.ent_coef == 0.0:
+                continue  # its gradient is zero
             samples.append(
                 Sample(
                     prompt_ids=step.prompt_ids,
                     completion_ids=step.completion_ids,
                     old_logprobs=step.logprobs,
-                    advantage=float(advantages[j]),
+                    advantage=advantage,
                     weight=1.0 / (len(chosen) * num_tokens),
                 )
             )
     return GroupSamples(
         tuple(samples), {int(j): float(advantages[j]) for j in chosen}, has_signal=bool(advantages.any())
     )
+
+
+def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -> list[np.ndarray]:
+    """Return step-level credit for each step of each episode; zeros where it is off."""
+    if config.step_coef == 0.0:
+        return [np.zeros(len(t.steps)) for t in trajectories]
+    returns = [
+        returns_to_go([s.reward + s.invalid_penalty + s.shaping for s in t.steps], gamma=config.step_gamma)
+        for t in trajectories
+    ]
+    keys = [step.state_key for t in trajectories for step in t.steps]
+    credits = anchor_state_advantages(keys, np.concatenate(returns))
+    return np.split(credits, np.cumsum([len(t.steps) for t in trajectories])[:-1])
 
 
 def objective(
