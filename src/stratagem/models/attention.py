@@ -46,7 +46,7 @@ class Block:
 class TreeLayout:
     """The blocks of a tree, made once for a batch and used by all layers."""
 
-    def __init__(self, tree: TokenTree, *, block_size: int = 128, device: torch.device | str = "cpu") -> None:
+    def __init__(self, tree: TokenTree, *, block_size: int = 64, device: torch.device | str = "cpu") -> None:
         """Prepare a layout; blocks are made when the first layer asks for its window."""
         self._tree = tree
         self._block_size = block_size
@@ -120,11 +120,11 @@ def _unfold(folded: Tensor, count: int) -> Tensor:
     return folded.view(key_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, key_heads * share, width)
 
 
-def _probabilities(query: Tensor, key: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """Softmax over keys, [h, (H/h)*B, K], in the dtype of the query."""
+def _probabilities(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """Softmax over keys, [h, (H/h)*B, K], in the dtype of the query, which carries the scale already."""
     scores = torch.bmm(query, key.transpose(1, 2))
-    share = scores.shape[1] // bias.shape[0]
-    scores = torch.add(bias, scores.view(scores.shape[0], share, *bias.shape), alpha=scale)
+    scores = scores.view(scores.shape[0], -1, *bias.shape)
+    scores = scores.add_(bias) if scores.dtype == torch.float32 else scores + bias
     return torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype).flatten(1, 2)
 
 
@@ -132,45 +132,48 @@ class _TreeAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
         """Attend; query [N, H, D], key and value [N, h, D]."""
-        ctx.save_for_backward(query, key, value)
+        query = query * scale
+        output = _attend(query, key, value, blocks)
+        ctx.save_for_backward(query, key, value, output)
         ctx.blocks, ctx.scale = blocks, scale
-        return _attend(query, key, value, blocks, scale)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         """Recompute the probabilities of each block, then the five products of attention's derivative."""
-        query, key, value = ctx.saved_tensors
+        query, key, value, output = ctx.saved_tensors
         num_key_heads = key.shape[1]
         grad_query = torch.empty_like(query)
         # Shared keys get contributions from many blocks: add them up in float32.
         grad_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
         grad_value = torch.zeros(value.shape, dtype=torch.float32, device=value.device)
+        # sum_k p_k dp_k of each query is the product of its output with the output's gradient: no pass over the keys.
+        inner = (grad_output * output).sum(-1, keepdim=True)
         for block in ctx.blocks:
             rows = slice(block.start, block.stop)
-            count = block.stop - block.start
             folded_query = _fold(query[rows], num_key_heads)
             folded_grad = _fold(grad_output[rows], num_key_heads)
             block_key = key.index_select(0, block.keys).transpose(0, 1)
             block_value = value.index_select(0, block.keys).transpose(0, 1)
-            p = _probabilities(folded_query, block_key, block.bias, ctx.scale)
+            p = _probabilities(folded_query, block_key, block.bias)
             grad_value.index_add_(0, block.keys, torch.bmm(p.transpose(1, 2), folded_grad).transpose(0, 1).float())
-            grad_p = torch.bmm(folded_grad, block_value.transpose(1, 2))
-            inner = (grad_p * p).sum(-1, keepdim=True)
-            grad_scores = (grad_p.sub_(inner)).mul_(p).mul_(ctx.scale)
-            grad_query[rows] = _unfold(torch.bmm(grad_scores, block_key), count)
+            grad_scores = torch.bmm(folded_grad, block_value.transpose(1, 2))
+            grad_scores = grad_scores.sub_(_fold(inner[rows], num_key_heads)).mul_(p)
+            grad_query[rows] = _unfold(torch.bmm(grad_scores, block_key), block.stop - block.start)
             grad_block_key = torch.bmm(grad_scores.transpose(1, 2), folded_query)
             grad_key.index_add_(0, block.keys, grad_block_key.transpose(0, 1).float())
-        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
+        return grad_query.mul_(ctx.scale), grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, blocks: list[Block]) -> Tensor:
+    """Attend with a query that carries the scale already."""
     num_key_heads = key.shape[1]
     output = torch.empty_like(query)
     for block in blocks:
         rows = slice(block.start, block.stop)
         block_key = key.index_select(0, block.keys).transpose(0, 1)
         block_value = value.index_select(0, block.keys).transpose(0, 1)
-        p = _probabilities(_fold(query[rows], num_key_heads), block_key, block.bias, scale)
+        p = _probabilities(_fold(query[rows], num_key_heads), block_key, block.bias)
         output[rows] = _unfold(torch.bmm(p, block_value), block.stop - block.start)
     return output
 
@@ -224,7 +227,7 @@ def tree_attention_forward(
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         tree.keys[layer].index_copy_(0, tree.slots, k)
         tree.values[layer].index_copy_(0, tree.slots, v)
-        return _attend(q, tree.keys[layer], tree.values[layer], blocks, scale).unsqueeze(0), None
+        return _attend(q * scale, tree.keys[layer], tree.values[layer], blocks).unsqueeze(0), None
     output: Tensor = _TreeAttention.apply(q, k, v, blocks, scale)  # type: ignore[no-untyped-call]
     return output.unsqueeze(0), None
 

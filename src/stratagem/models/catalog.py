@@ -73,7 +73,7 @@ class ModelConfig:
     """Compute activations again in the backward pass: less memory, a third more time."""
     cache_tokens: int = 16384
     """Tokens whose keys and values the sampler can hold at once."""
-    attention_block: int = 128
+    attention_block: int = 64
     """Nodes of one attention block in training."""
 
     def __post_init__(self) -> None:
