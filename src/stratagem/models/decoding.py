@@ -37,6 +37,8 @@ _BLOCK_ROWS = 128
 _BLOCK_OVERHEAD = 2000  # cost of one more attention block, in (query, key) pairs; measured on 2 cores
 _CHUNK = 256  # tokens summed at once when a draw is looked up
 
+_Key = tuple[float | None, ...]
+
 
 class _Node:
     """A token in the trie. ``slot`` < 0: keys and values are not computed (yet, or any more)."""
@@ -97,9 +99,7 @@ class _Distribution:
 
     __slots__ = ("chunks", "greedy", "key", "probabilities")
 
-    def __init__(
-        self, key: tuple[float | None, ...], probabilities: np.ndarray, chunks: np.ndarray, greedy: int
-    ) -> None:
+    def __init__(self, key: _Key, probabilities: np.ndarray, chunks: np.ndarray, greedy: int) -> None:
         self.key = key
         self.probabilities = probabilities
         self.chunks = chunks
@@ -395,21 +395,21 @@ class TreeSampler:
 
     def _distribute(self, rows: list[Row]) -> None:
         """Make the distributions that these rows will draw from."""
-        todo: OrderedDict[int, tuple[_Node, GenerationConfig]] = OrderedDict()
+        todo: dict[_Key, tuple[GenerationConfig, dict[_Node, None]]] = {}
         for row in rows:
-            node = row.nodes[-1]
+            node, key = row.nodes[-1], _key(row.config)
             known = self._distributions.get(node)
-            if known is not None and known.key == _key(row.config):
+            if known is not None and known.key == key:
                 self._distributions.move_to_end(node)
             elif node.hidden is not None:
-                todo.setdefault(id(node), (node, row.config))
-        entries = list(todo.values())
-        for start in range(0, len(entries), 64):
-            part = entries[start : start + 64]
-            logits = self._head(torch.stack([node.hidden for node, _ in part if node.hidden is not None]))
-            self._max_distributions = self._distribution_bytes // (4 * logits.shape[1])
-            for number, (node, config) in enumerate(part):
-                self._distributions[node] = _distribution(logits[number], config)
+                todo.setdefault(key, (row.config, {}))[1][node] = None
+        for config, waiting in todo.values():
+            nodes = list(waiting)
+            for start in range(0, len(nodes), 64):
+                part = nodes[start : start + 64]
+                logits = self._head(torch.stack([node.hidden for node in part if node.hidden is not None]))
+                self._max_distributions = self._distribution_bytes // (4 * logits.shape[1])
+                self._distributions.update(zip(part, _distributions(logits, config), strict=True))
         while len(self._distributions) > max(len(rows), self._max_distributions):
             self._distributions.popitem(last=False)
 
@@ -450,23 +450,23 @@ class TreeSampler:
         return any(text in tail for text in row.config.stop)
 
 
-def _key(config: GenerationConfig) -> tuple[float | None, ...]:
+def _key(config: GenerationConfig) -> _Key:
     return (config.temperature, config.top_k, config.top_p, config.min_p)
 
 
-def _distribution(logits: Tensor, config: GenerationConfig) -> _Distribution:
-    """Turn logits [V] into a distribution that can be drawn from."""
+def _distributions(logits: Tensor, config: GenerationConfig) -> list[_Distribution]:
+    """Turn logits [r, V] into distributions that can be drawn from."""
     key = _key(config)
     if config.temperature == 0:
         empty = np.empty(0, dtype=np.float32)
-        return _Distribution(key, empty, empty, int(logits.argmax()))
+        return [_Distribution(key, empty, empty, token) for token in logits.argmax(-1).tolist()]
     p = torch.softmax(logits.float() / config.temperature, dim=-1)
     if config.truncates:
-        p = _truncate(p, config)
-    probabilities = p.cpu().numpy().copy()  # a copy of its own, so that dropping it frees its memory
-    starts = np.arange(0, len(probabilities), _CHUNK)
-    chunks = np.cumsum(np.add.reduceat(probabilities, starts, dtype=np.float64))
-    return _Distribution(key, probabilities, chunks, -1)
+        p = torch.stack([_truncate(row, config) for row in p])
+    padded = torch.nn.functional.pad(p, (0, -p.shape[1] % _CHUNK))
+    chunks = padded.view(len(p), -1, _CHUNK).sum(-1, dtype=torch.float64).cumsum(-1).cpu().numpy()
+    # Copies of their own, so that dropping one distribution frees its memory.
+    return [_Distribution(key, row.copy(), sums, -1) for row, sums in zip(p.cpu().numpy(), chunks, strict=True)]
 
 
 def _truncate(p: Tensor, config: GenerationConfig) -> Tensor:
