@@ -545,3 +545,28 @@ def test_what_an_iteration_tells(toys: SimpleNamespace) -> None:
     assert metrics["tokens_per_step"] == pytest.approx(sum(len(s.completion_ids) for s in steps) / 32)
     assert math.isnan(metrics["success_rate"])
     assert [len(advantages) for advantages in iteration.advantages] == [8, 8]
+
+
+@pytest.mark.parametrize(("max_kl", "share", "kl"), [(0.5, 1.0, 0.4538), (0.2, 0.5, 0.1218)], ids=["whole", "halved"])
+def test_a_step_is_halved_until_the_policy_moved_little_enough(
+    toys: SimpleNamespace, max_kl: float, share: float, kl: float
+) -> None:
+    # AdamW's first step moves each logit that has a gradient by the learning rate 1: token 0 up, token 1 down.
+    # Whole step: p proportional to (e, 1/e, 1, 1), Z = (2.7183 + 0.3679 + 2) / 4 = 1.2715; r = p / 0.25 = 2.1377 and
+    # 0.2893; k3 = 1.1377 - 0.7597 and -0.7107 + 1.2402; mean 0.4538. Half: Z = 1.0638; r = 1.5498 and 0.5701;
+    # k3 = 0.5498 - 0.4381 and -0.4299 + 0.5619; mean 0.1218.
+    model = toys.TableModel(num_prompts=1, max_tokens=1)
+    learner = Learner(model, config(learning_rate=1.0, max_kl=max_kl))
+    group = toys.make_group([(1.0, (0,))], [(0.0, (1,))], logprob=math.log(0.25))
+    metrics = learner.step(samples_of(group).samples, 1, 1.0)
+    assert metrics["step_share"] == share
+    assert metrics["step_kl"] == pytest.approx(kl, abs=1e-4)
+    torch.testing.assert_close(model.table.detach()[0, 0], torch.tensor([share, -share, 0.0, 0.0]))
+
+
+def test_without_a_trust_region_every_step_is_whole(toys: SimpleNamespace) -> None:
+    learner = Learner(toys.TableModel(), config(learning_rate=5.0))
+    group = toys.make_group([(1.0, (0,))], [(0.0, (1,))], logprob=math.log(0.25))
+    metrics = learner.step(samples_of(group).samples, 1, 1.0)
+    assert "step_share" not in metrics
+    torch.testing.assert_close(learner.model.table.detach()[0, 0], torch.tensor([5.0, -5.0, 0.0, 0.0]))

@@ -21,6 +21,7 @@ Departures from the paper:
   The estimator is named: k3 is GRPO's.
 - std is that of the population; the paper does not say.
 - ``ent_coef`` and ``step_coef`` add an entropy bonus and step-level credit; both are 0 in the paper's objective.
+- ``max_kl`` shortens a step of ascent that moves the policy too far; off by default.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
 """
@@ -94,6 +95,9 @@ class MSGRPOConfig:
     """Of the learning rate to zero over ``num_iterations``; ours."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; ours."""
+    max_kl: float | None = None
+    """Trust region; ours. After a step, KL(theta_old || theta) of a completion is estimated on a few of its samples,
+    and the step is halved until it is at most this. None takes every step whole, as the paper does."""
     num_epochs: int = 1
     """Passes over the episodes of an iteration; the paper's 1."""
     minibatch_groups: int | None = None
@@ -129,6 +133,8 @@ class MSGRPOConfig:
         for name in ("clip_low", "clip_high", "learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0.")
+        if self.max_kl is not None and not self.max_kl > 0:
+            raise ConfigError(f"max_kl={self.max_kl!r} lets no step through; set it above 0, or leave it out.")
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
         for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations"):
@@ -339,7 +345,11 @@ class Learner:
             )
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate()
+        before = None if config.max_kl is None else [p.detach().clone() for p in self.parameters.values()]
         self.optimizer.step()
+        length: dict[str, float] = {}
+        if before is not None:
+            length["step_share"], length["step_kl"] = self._shorten(before, samples, temperature)
         self.model.weights_changed()
         total_weight = sum(s.weight * len(s.completion_ids) for s in samples) / num_groups
         return {
@@ -350,9 +360,31 @@ class Learner:
             "clip_fraction": sums["clipped"] / num_tokens,
             "ratio_gap": sums["ratio_gap"],
             "grad_norm": float(norm),
+            **length,
             "tokens_computed": float(computed),
             "tokens_seen": float(seen),
         }
+
+    @torch.no_grad()
+    def _shorten(self, before: list[Tensor], samples: Sequence[Sample], temperature: float) -> tuple[float, float]:
+        """Halve the step that was just made until the policy is at most ``max_kl`` away from theta_old.
+
+        Returns:
+            The share of the step that was kept, and its KL. Adam's moments keep the gradient as it was.
+        """
+        assert self.config.max_kl is not None
+        chosen = samples[:: max(1, len(samples) // _KL_ROWS)]
+        rows = [(sample.prompt_ids, sample.completion_ids) for sample in chosen]
+        old, _, _ = _token_tensors(chosen, before[0].device)
+        share = 1.0
+        while True:
+            log_ratio = self.model.logprobs(rows, temperature=temperature).logprobs - old
+            # The tokens were drawn from theta_old: k3 of KL(theta_old || theta), summed over a completion.
+            kl = float((log_ratio.exp() - 1 - log_ratio).sum()) / len(chosen)
+            if kl <= self.config.max_kl or share < _MIN_SHARE:
+                return share, kl
+            share /= 2
+            torch._foreach_lerp_(list(self.parameters.values()), before, 0.5)
 
 
 def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -363,6 +395,11 @@ def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Ten
     weights = torch.tensor([s.weight for s in samples], dtype=torch.float32).repeat_interleave(lengths)
     return old.to(device), advantages.to(device), weights.to(device)
 
+
+_KL_ROWS = 32
+"""Samples on which the length of a step is judged; few, since they cost a forward pass."""
+_MIN_SHARE = 0.02
+"""A step is not halved below this share."""
 
 _MAX_RATIO_GAP = 0.1
 """Before the first step the ratio is 1 up to rounding (1e-4 in float32, a few percent in bfloat16)."""
