@@ -97,7 +97,7 @@ class MSGRPOConfig:
     """Gradients are scaled down to this norm; ours."""
     max_kl: float | None = None
     """Trust region; ours. After a step, KL(theta_old || theta) of a completion is estimated on a few of its samples,
-    and the step is halved until it is at most this. None takes every step whole, as the paper does."""
+    and the step is shortened until it is at most this. None takes every step whole, as the paper does."""
     num_epochs: int = 1
     """Passes over the episodes of an iteration; the paper's 1."""
     minibatch_groups: int | None = None
@@ -367,7 +367,7 @@ class Learner:
 
     @torch.no_grad()
     def _shorten(self, before: list[Tensor], samples: Sequence[Sample], temperature: float) -> tuple[float, float]:
-        """Halve the step that was just made until the policy is at most ``max_kl`` away from theta_old.
+        """Shorten the step that was just made until the policy is at most ``max_kl`` away from theta_old.
 
         Returns:
             The share of the step that was kept, and its KL. Adam's moments keep the gradient as it was.
@@ -383,8 +383,10 @@ class Learner:
             kl = float((log_ratio.exp() - 1 - log_ratio).sum()) / len(chosen)
             if kl <= self.config.max_kl or share < _MIN_SHARE:
                 return share, kl
-            share /= 2
-            torch._foreach_lerp_(list(self.parameters.values()), before, 0.5)
+            # KL grows with the square of a short step, so this mostly takes one more look.
+            factor = min(0.5, 0.9 * math.sqrt(self.config.max_kl / kl))
+            share *= factor
+            torch._foreach_lerp_(list(self.parameters.values()), before, 1 - factor)
 
 
 def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -396,10 +398,10 @@ def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Ten
     return old.to(device), advantages.to(device), weights.to(device)
 
 
-_KL_ROWS = 32
+_KL_ROWS = 16
 """Samples on which the length of a step is judged; few, since they cost a forward pass."""
 _MIN_SHARE = 0.02
-"""A step is not halved below this share."""
+"""A step is not shortened further once it is below this share."""
 
 _MAX_RATIO_GAP = 0.1
 """Before the first step the ratio is 1 up to rounding (1e-4 in float32, a few percent in bfloat16)."""
