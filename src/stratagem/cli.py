@@ -289,6 +289,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             # The reader (head, less) has seen enough; nothing may be written to it any more.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
+        except OSError as error:
+            if os.environ.get("STRATAGEM_DEBUG") == "1":
+                raise
+            where = "" if error.filename is None else f"{str(error.filename)!r}: "
+            reason = error.strerror or " ".join(str(error).splitlines())
+            print(f"error: {where}{reason}. Check the path, its permissions and the free space.", file=sys.stderr)
+            return 2
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:

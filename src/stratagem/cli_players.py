@@ -189,5 +189,17 @@ def _served(who: str, arguments: argparse.Namespace, agent: AgentConfig) -> Cont
 
 
 def stored_recipe(run: RunFolder) -> dict[str, Any]:
-    """Return a run's recipe as a table."""
-    return tomllib.loads(run.recipe_file.read_text(encoding="utf-8"))
+    """Return a run's recipe as a table, with what it needs to be shown.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    try:
+        table = tomllib.loads(run.recipe_file.read_text(encoding="utf-8"))
+        for section, key in (("game", "name"), ("model", "name"), ("algorithm", "num_iterations"), ("evaluation", "")):
+            _ = table[section][key] if key else table[section]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{str(run.recipe_file)!r} is no recipe as a run writes it ({error}); restore it from a copy."
+        ) from error
+    return table

@@ -159,6 +159,8 @@ def view(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.runs_dir)
     if arguments.iteration is not None and arguments.evaluation is not None:
         raise ConfigError("--iteration and --evaluation are different places; give one of them.")
+    if arguments.panel is not None and arguments.evaluation is None:
+        raise ConfigError("--panel has no effect without --evaluation; give both, or leave it out.")
     if arguments.evaluation is not None:
         return _view_evaluation(console, run, arguments)
     picks = (arguments.group, arguments.episode, arguments.best or None, arguments.worst or None)
@@ -177,10 +179,14 @@ def _list_runs(console: Console, runs_dir: str) -> int:
     rows = []
     for name in names:
         run = RunFolder.open(Path(runs_dir) / name)
-        metrics = read_metrics(run.metrics_file)
+        try:
+            metrics = read_metrics(run.metrics_file)
+            recipe = stored_recipe(run)
+        except RunError:  # must not hide the others; `view NAME` says what is wrong
+            rows.append((name, "damaged", "-", "-", "-"))
+            continue
         done = metrics[-1]["iteration"] if metrics else 0
         means = [row["panel_mean"] for row in metrics if isinstance(row.get("panel_mean"), (int, float))]
-        recipe = stored_recipe(run)
         rows.append(
             (
                 name,
@@ -210,13 +216,15 @@ def _view_run(console: Console, run: RunFolder) -> int:
         console.print()
     summary_file = run.path / "summary.json"
     if summary_file.is_file():
-        summary = json.loads(summary_file.read_text(encoding="utf-8"))
-        seconds = ", ".join(f"{phase} {value / 60:.1f}" for phase, value in summary["seconds"].items() if value)
-        console.print(
-            f"{summary['minutes']:.1f} minutes ({seconds}), {summary['peak_memory_gib']:.1f} GiB", markup=False
-        )
-        for warning in summary["warnings"]:
-            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+        try:
+            summary = json.loads(summary_file.read_text(encoding="utf-8"))
+            seconds = ", ".join(f"{phase} {value / 60:.1f}" for phase, value in summary["seconds"].items() if value)
+            line = f"{summary['minutes']:.1f} minutes ({seconds}), {summary['peak_memory_gib']:.1f} GiB"
+            notes = [f"warning: {warning}" for warning in summary["warnings"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(summary_file, error) from error
+        for text in (line, *notes):
+            console.print(text, markup=False, soft_wrap=True)
     for label, key in (("return", "return_mean"), ("panel mean", "panel_mean")):
         values = [row[key] for row in rows if isinstance(row.get(key), (int, float))]
         if values:
@@ -226,7 +234,8 @@ def _view_run(console: Console, run: RunFolder) -> int:
     if not (run.path / "summary.json").is_file():
         latest = [path.name for path in list_checkpoints(run.checkpoints)][-1:] or ["none"]
         console.print(f"newest checkpoint: {latest[0]}", markup=False)
-    console.print(f"One episode: stratagem view {run.path} --iteration {done} --best", markup=False, soft_wrap=True)
+    if done:
+        console.print(f"One episode: stratagem view {run.path} --iteration {done} --best", markup=False, soft_wrap=True)
     return 0
 
 
@@ -260,21 +269,36 @@ def _seconds(row: dict[str, Any]) -> float:
 
 
 def _results(run: RunFolder, tag: str) -> list[EvaluationResult]:
-    paths = sorted((run.evaluation / tag).glob("*.json"))
-    return [EvaluationResult.from_json(path.read_text(encoding="utf-8")) for path in paths]
+    results = []
+    for path in sorted((run.evaluation / tag).glob("*.json")):
+        try:
+            results.append(EvaluationResult.from_json(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(path, error) from error
+    return results
+
+
+def _damaged(path: Path, error: Exception) -> RunError:
+    return RunError(
+        f"{str(path)!r} is damaged ({type(error).__name__}: {error}); restore it from a copy, or delete it."
+    )
+
+
+def _iterations(run: RunFolder) -> list[int]:
+    return sorted(int(path.stem) for path in run.trajectories.glob("*.parquet") if path.stem.isdigit())
 
 
 def _last_iteration(run: RunFolder) -> int:
-    files = sorted(path.stem for path in run.trajectories.glob("*.parquet"))
-    if not files:
+    numbers = _iterations(run)
+    if not numbers:
         raise RunError(f"Run {run.name!r} holds no trajectories yet; look again later, or at --evaluation start.")
-    return int(files[-1])
+    return numbers[-1]
 
 
 def _view_iteration(console: Console, run: RunFolder, arguments: argparse.Namespace) -> int:
     path = trajectory_file(run.trajectories, arguments.iteration)
     if not path.is_file():
-        numbers = sorted(int(file.stem) for file in run.trajectories.glob("*.parquet"))
+        numbers = _iterations(run)
         found = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise RunError(
             f"Run {run.name!r} holds no trajectories of iteration {arguments.iteration}; iterations with some: {found}."
@@ -296,7 +320,7 @@ def _view_evaluation(console: Console, run: RunFolder, arguments: argparse.Names
     folder = run.evaluation / arguments.evaluation
     panels = [path.stem for path in sorted(folder.glob("*.jsonl"))]
     if not panels:
-        tags = [path.name for path in sorted(run.evaluation.iterdir()) if any(path.glob("*.jsonl"))]
+        tags = [path.name for path in sorted(run.evaluation.glob("*")) if any(path.glob("*.jsonl"))]
         raise UnknownNameError("evaluation with episodes", arguments.evaluation, tags)
     configured = stored_recipe(run)["evaluation"].get("panels") or panels
     panel = arguments.panel or (configured[0] if configured[0] in panels else panels[0])
@@ -319,6 +343,8 @@ def _choose(
     if arguments.episode is not None:
         items = [item for item in items if number(item) == arguments.episode]
     if not items:
+        if arguments.group is None and arguments.episode is None:
+            raise RunError("There is no episode here; another iteration or evaluation may have some.")
         raise RunError(
             f"There is no episode with group={arguments.group!r} and episode={arguments.episode!r}; both count from 0."
         )

@@ -23,7 +23,7 @@ from stratagem.files import atomic_write_json, atomic_write_text
 from stratagem.recipe import Recipe, dump_toml, load_recipe
 from stratagem.rollout import Player
 from stratagem.runs.display import Display
-from stratagem.runs.experiment import check_recipe, panel_names, panel_params
+from stratagem.runs.experiment import build_agent, check_recipe, panel_names, panel_params
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.plan import make_plan
@@ -44,12 +44,13 @@ def train(arguments: argparse.Namespace) -> int:
         print(dump_toml(recipe), end="")
         return 0
     check_recipe(recipe)
-    if arguments.dry_run:
-        return _dry_run(recipe, arguments)
-    from stratagem.runs.experiment import build_agent
+    from stratagem.models.local import check_device
     from stratagem.runs.training import ALGORITHMS, train_run
 
     ALGORITHMS[type(recipe.algorithm)].check_agent(build_agent(None, recipe))  # type: ignore[arg-type]
+    if arguments.dry_run:
+        return _dry_run(recipe, arguments)
+    check_device(recipe.model.device)
     console = make_console()
     text = dump_toml(recipe)
     with RunFolder.create(arguments.runs_dir, arguments.name, text, resume=arguments.resume) as folder:
@@ -145,6 +146,8 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     """Play a panel and measure."""
     if arguments.resume and arguments.out is None:
         raise ConfigError("--resume needs the folder of the evaluation; give it with --out.")
+    if arguments.max_concurrent < 1:
+        raise ConfigError(f"--max-concurrent {arguments.max_concurrent} plays nothing; set it to 1 or more.")
     contestant = find_contestant(arguments.who, arguments)
     recipe = contestant.recipe
     game = arguments.game or (panel_names(recipe)[0] if recipe is not None else None)

@@ -6,6 +6,7 @@ itself a recipe. Recipes are found by path or by name; those of the project trav
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class EvaluationConfig:
             raise ConfigError(f"every={self.every!r} is negative; use 0 for start and end only, or 1 or more.")
         if self.temperature is not None and self.temperature < 0:
             raise ConfigError(f"temperature={self.temperature!r} is negative; use 0 for greedy or a positive number.")
+        if self.temperature is not None and math.isinf(self.temperature):
+            raise ConfigError(f"temperature={self.temperature!r} draws every token alike; use a finite number.")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from stratagem.agents.base import Policy
 from stratagem.agents.language import LanguageAgent
-from stratagem.errors import GameError, StratagemError
+from stratagem.errors import ConfigError, GameError, StratagemError
 from stratagem.games.base import Game, GameStep
 from stratagem.seeding import Part, derive_seed, generator, uniforms
 from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup
@@ -185,9 +185,12 @@ def play_episodes(
         on_finish: called with the number of an episode and its trajectory as soon as it ends (progress, saving).
 
     Raises:
+        ConfigError: ``max_concurrent`` is below 1.
         GameError: more than half of the games that were begun failed.
         ModelError: a model cannot answer.
     """
+    if max_concurrent < 1:
+        raise ConfigError(f"max_concurrent={max_concurrent!r} plays nothing; set it to 1 or more.")
     return asyncio.run(_play_all(make_game, players, episodes, seat, max_steps, max_concurrent, on_finish))
 
 
@@ -349,6 +352,11 @@ def play_groups(
         on_finish=on_finish,
     )
     failed = [t for t in played if t.stop_reason is StopReason.GAME_FAILED]
+    if len(failed) == len(played):  # too few to be stopped by play_episodes, but nothing is left to learn from
+        raise GameError(
+            f"All {len(failed)} episodes failed in the game; the last one said: {failed[-1].info['error']} Run "
+            "check_game on it, or set game.isolate = true if it hangs or exits."
+        )
     groups = []
     for group in range(num_groups):
         members = played[group * group_size : (group + 1) * group_size]

@@ -126,4 +126,8 @@ def load_template(name_or_path: str | Path) -> PromptTemplate:
     path = Path(name_or_path)
     if not path.is_file():
         raise UnknownNameError("template", name, TEMPLATES)
-    return parse_template(path.stem, path.read_text(encoding="utf-8"))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Template file {name!r} cannot be read ({error}); give a text file in UTF-8.") from error
+    return parse_template(path.stem, text)

@@ -13,6 +13,7 @@ Two demonstrators:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -59,6 +60,8 @@ class WarmStartConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
         if not 0 <= self.exploration <= 1:
             raise ConfigError(f"exploration={self.exploration!r} is a share; use 0 to 1.")
+        if math.isinf(self.learning_rate):
+            raise ConfigError(f"learning_rate={self.learning_rate!r} is no step size; use a finite number.")
         if not self.learning_rate > 0 or not self.max_grad_norm > 0:
             raise ConfigError(
                 f"learning_rate={self.learning_rate!r} and max_grad_norm={self.max_grad_norm!r} must be above 0."

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -44,8 +44,10 @@ from stratagem.algorithms.advantages import (
     group_normalised,
     returns_to_go,
 )
+from stratagem.algorithms.episodes import describe_episodes
 from stratagem.algorithms.kl import KL_ESTIMATORS
 from stratagem.algorithms.losses import clipped_surrogate
+from stratagem.algorithms.schedule import Decay, rate_factor
 from stratagem.errors import ConfigError
 from stratagem.games.base import Game
 from stratagem.models.base import TrainableModel
@@ -91,7 +93,7 @@ class MSGRPOConfig:
     """AdamW's; ours."""
     warmup_iterations: int = 0
     """Linear warm-up of the learning rate; ours."""
-    decay: Literal["constant", "linear", "cosine"] = "constant"
+    decay: Decay = "constant"
     """Of the learning rate to zero over ``num_iterations``; ours."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; ours."""
@@ -135,6 +137,10 @@ class MSGRPOConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0.")
         if self.max_kl is not None and not self.max_kl > 0:
             raise ConfigError(f"max_kl={self.max_kl!r} lets no step through; set it above 0, or leave it out.")
+        if math.isinf(self.learning_rate):
+            raise ConfigError(f"learning_rate={self.learning_rate!r} is no step size; use a finite number.")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
         for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations"):
@@ -281,16 +287,11 @@ class Learner:
 
     def learning_rate(self) -> float:
         """Return the rate of the present iteration: warm-up, then decay; a function of the iteration alone."""
-        config, done = self.config, self.iteration
-        rate = config.learning_rate
-        if done < config.warmup_iterations:
-            return rate * (done + 1) / config.warmup_iterations
-        share = (done - config.warmup_iterations) / max(1, config.num_iterations - config.warmup_iterations)
-        if config.decay == "linear":
-            return rate * (1 - share)
-        if config.decay == "cosine":
-            return rate * 0.5 * (1 + math.cos(math.pi * share))
-        return rate
+        config = self.config
+        factor = rate_factor(
+            self.iteration, total=config.num_iterations, warmup=config.warmup_iterations, decay=config.decay
+        )
+        return config.learning_rate * factor
 
     def step(self, samples: Sequence[Sample], num_groups: int, temperature: float) -> dict[str, float]:
         """Make one step of ascent on the samples of ``num_groups`` groups and return its metrics.
@@ -486,7 +487,9 @@ def train(
         ]
         rate = learner.learning_rate()
         metrics = update(learner, per_group, agent.generation.temperature, seed)
-        metrics = {**_describe(groups, per_group), "learning_rate": rate, **metrics}
+        metrics = {**describe_episodes(groups), "learning_rate": rate, **metrics}
+        if groups:
+            metrics["groups_without_signal"] = float(np.mean([not group.has_signal for group in per_group]))
         yield Iteration(number, groups, [group.advantages for group in per_group], failed, metrics)
 
 
@@ -505,23 +508,3 @@ def check_trainable(agent: LanguageAgent) -> None:
             "sampling distribution, which the learner does not; the importance ratio would be wrong. Leave them out in "
             "training."
         )
-
-
-def _describe(groups: Sequence[TrajectoryGroup], per_group: Sequence[GroupSamples]) -> dict[str, Any]:
-    """Return what the episodes of an iteration were like."""
-    played = [t for group in groups for t in group.trajectories]
-    if not played:
-        return {"num_episodes": 0.0}
-    steps = sum(len(t.steps) for t in played)
-    verdicts = [t.success for t in played if t.success is not None]
-    return {
-        "num_episodes": float(len(played)),
-        "return_mean": float(np.mean([t.environment_return for t in played])),
-        "return_std": float(np.std([t.environment_return for t in played])),
-        "composite_return_mean": float(np.mean([t.composite_return for t in played])),
-        "success_rate": float(np.mean(verdicts)) if verdicts else float("nan"),
-        "invalid_action_rate": sum(t.num_invalid for t in played) / steps,
-        "episode_length": steps / len(played),
-        "tokens_per_step": sum(t.num_tokens for t in played) / steps,
-        "groups_without_signal": float(np.mean([not group.has_signal for group in per_group])),
-    }

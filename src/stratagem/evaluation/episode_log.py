@@ -92,10 +92,9 @@ def read_episodes(path: Path) -> tuple[dict[str, Any], dict[int, Trajectory]]:
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise RunError(
-            f"{str(path)!r} cannot be read ({error_reason(error)}); give the file of an evaluation."
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error_reason(error) if isinstance(error, OSError) else str(error)
+        raise RunError(f"{str(path)!r} cannot be read ({reason}); give the file of an evaluation.") from error
     header: dict[str, Any] = {}
     episodes: dict[int, Trajectory] = {}
     for number, line in enumerate(lines):

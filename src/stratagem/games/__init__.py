@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import numbers
+import types
+import typing
+from collections.abc import Sequence
 from typing import Any
 
 from stratagem.errors import ConfigError, UnknownNameError
@@ -21,6 +25,16 @@ GAMES: dict[str, type[Game]] = {
     "frozen_lake": FrozenLake,
     "snake": Snake,
 }
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "an integer"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a string"),
+    types.NoneType: (types.NoneType, "nothing"),
+    Sequence: ((list, tuple), "a list"),
+}
+"""Annotation of a game's setting -> what is taken for it, and that in words; any other annotation takes anything."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "FrozenLake-NotSlippery": ("frozen_lake", {"slippery": False}),
@@ -65,4 +79,19 @@ def make(name: str, **params: Any) -> Game:
                 f"{key}={params[key]!r} is not a parameter of {name}.{hint} Parameters: {', '.join(known)}."
             )
     game, preset = VARIANTS.get(name, (name, {}))
+    hints = typing.get_type_hints(GAMES[game].__init__)
+    for key, value in params.items():
+        _check_type(key, value, hints.get(key, Any))
     return GAMES[game](**(preset | params))
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    """Refuse a setting from a recipe or a command line that is of another kind than the game's signature says."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    words = []
+    for kind in kinds:
+        accepted, word = _KINDS.get(typing.get_origin(kind) or kind, (object, ""))
+        if isinstance(value, accepted) and (isinstance(value, bool) is (kind is bool) or accepted is object):
+            return
+        words.append(word)
+    raise ConfigError(f"{key}={value!r} is of another kind; write {' or '.join(words)}.")

@@ -132,6 +132,12 @@ def _choose(game: Game, player: int, rng: np.random.Generator) -> str | None:
             f"{game.name}: the legal action {bad[0]!r} is empty, padded or not lowercase, so no answer can match it; "
             "use stripped lowercase words."
         )
+    tagged = [word for word in legal if "<action>" in word or "</action>" in word]
+    if tagged:
+        raise GameError(
+            f"{game.name}: the legal action {tagged[0]!r} holds the tag that answers end with, so no answer can match "
+            "it; use words without <action> and </action>."
+        )
     if len(set(legal)) != len(legal):
         raise GameError(f"{game.name}: legal_actions({player}) names a word twice in {legal!r}; name each once.")
     if not legal:

@@ -7,6 +7,7 @@ truncated sampling for training, so that the importance ratio starts at one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,6 +53,8 @@ class GenerationConfig:
             raise ConfigError(f"max_new_tokens={self.max_new_tokens!r} leaves nothing to sample; set it to 1 or more.")
         if self.temperature < 0:
             raise ConfigError(f"temperature={self.temperature!r} is negative; use 0 for greedy or a positive number.")
+        if math.isinf(self.temperature):
+            raise ConfigError(f"temperature={self.temperature!r} draws every token alike; use a finite number.")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top_k={self.top_k!r} keeps no token; use 1 or more, or leave it out.")
         for name in ("top_p", "min_p"):

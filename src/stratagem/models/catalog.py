@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,8 @@ class ModelConfig:
                 f"cache_tokens={self.cache_tokens!r} and attention_block={self.attention_block!r} must both be 1 or "
                 "more."
             )
+        if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
+            raise ConfigError(f"device={self.device!r} is not known; use 'cpu', 'cuda' or 'cuda:N'.")
         if self.trainable_layers is not None and self.trainable_layers < 1:
             raise ConfigError(
                 f"trainable_layers={self.trainable_layers!r} trains nothing; use 1 or more, or leave it out."
@@ -296,6 +299,7 @@ def load_pretrained(name: str, **kwargs: Any) -> tuple[PreTrainedModel, PreTrain
         ModelError: the hub does not answer or holds no safetensors, with what to do.
         UnknownNameError: no such name.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if (Path(name) / "adapter_config.json").is_file():
@@ -305,7 +309,7 @@ def load_pretrained(name: str, **kwargs: Any) -> tuple[PreTrainedModel, PreTrain
         with quiet_bars():
             tokenizer = AutoTokenizer.from_pretrained(source)
             model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, **kwargs)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ModelError(
             f"Model {name!r} could not be loaded from {source!r} ({str(error).splitlines()[0]}). Expected a folder or "
             f"a hub id with safetensors weights; names that need no hub: {', '.join([*EMBEDDED, TINY])}."

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from stratagem.models.tree import build_tree, split_rows
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["Batch", "LocalModel"]
+__all__ = ["Batch", "LocalModel", "check_device"]
 
 TREE_MODELS = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text", "smollm3"})
 """``model_type`` of the architectures whose equality with row-by-row is tested."""
@@ -72,6 +73,9 @@ class LocalModel:
         self.device = torch.device(config.device)
         model.to(self.device)
         model.eval()  # no dropout anywhere: the sampling and the training distribution must be one
+        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        # The longest first, so that a token that begins with another one is taken whole.
+        self._special = sorted(special, key=lambda token: (-len(token), token))
         self.context_length = int(getattr(model.config, "max_position_embeddings", 4096))
         self.tree_refused = _why_no_tree(model)
         if self.tree_refused is None:
@@ -96,7 +100,13 @@ class LocalModel:
             )
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(config.lora.seed)
-                adapted: Any = get_peft_model(model, settings)
+                try:
+                    adapted: Any = get_peft_model(model, settings)
+                except ValueError as error:
+                    raise ConfigError(
+                        f"model.lora={config.lora!r} does not go with model {config.name!r} ({error}); name modules "
+                        "of this model in target_modules."
+                    ) from error
             # The name, not the folder of this machine's cache, which peft would write into the saved adapter.
             adapted.peft_config["default"].base_model_name_or_path = config.name
             self._adapted = adapted.eval()
@@ -119,31 +129,53 @@ class LocalModel:
             UnknownNameError: no such name.
             ModelError: weights or a device are missing.
         """
-        if config.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ModelError(f"model.device={config.device!r} but torch sees no CUDA device; set it to 'cpu'.")
+        check_device(config.device)
         model, tokenizer = load_pretrained(config.name, dtype=_DTYPES[config.dtype])
         return cls(model, tokenizer, config)
 
     # ---- tokens and text ---------------------------------------------------------------------------------------
 
     def encode_chat(self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "") -> tuple[int, ...]:
-        """Return the ids of a chat up to where the assistant goes on."""
+        """Return the ids of a chat up to where the assistant goes on.
+
+        Control tokens come from the chat template and the prefix alone: one that is spelled out in a message, such as
+        ``<|im_end|>`` in a game's text, is tokenised as the letters that it is and ends no turn.
+        """
         key = (tuple(messages), assistant_prefix)
         known = self._encoded.get(key)
         if known is None:
-            turns = [{"role": role, "content": content} for role, content in messages]
+            marks = self._marks([content for _, content in messages])
+            turns = [{"role": role, "content": _replace(content, marks)} for role, content in messages]
             text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            known = tuple(self.tokenizer(f"{text}{assistant_prefix}", add_special_tokens=False).input_ids)
+            text = f"{text}{assistant_prefix}"
+            if not marks:
+                known = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+            else:
+                spelled = {mark: token for token, mark in marks.items()}
+                known = ()
+                for part in re.split(f"([{''.join(spelled)}])", text):
+                    ids = self.tokenizer(
+                        spelled.get(part, part), add_special_tokens=False, split_special_tokens=part in spelled
+                    ).input_ids
+                    known += tuple(ids)
             if len(self._encoded) > 20_000:
                 self._encoded.clear()
             self._encoded[key] = known
         return known
 
+    def _marks(self, contents: Sequence[str]) -> dict[str, str]:
+        """Return special tokens that are spelled out in texts -> a character for each that stands in none of them."""
+        text = "".join(contents)
+        found = [token for token in self._special if token in text]
+        unused = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
+        return dict(zip(found, unused, strict=False))
+
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text without special tokens around it."""
+        """Return the ids of a text: no special tokens around it, and none that is only spelled out in it."""
         known = self._encoded.get(text)
         if known is None:
-            known = self._encoded[text] = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+            ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+            known = self._encoded[text] = tuple(ids)
         return known
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
@@ -424,6 +456,22 @@ class LocalModel:
         with quiet_bars():
             model.save_pretrained(target, **options)
         self.tokenizer.save_pretrained(target)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        ModelError: torch sees no such device.
+    """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"model.device={device!r} but torch sees no CUDA device; set it to 'cpu'.")
+
+
+def _replace(text: str, marks: Mapping[str, str]) -> str:
+    for token, mark in marks.items():
+        text = text.replace(token, mark)
+    return text
 
 
 def _freeze_below(model: PreTrainedModel, count: int) -> None:

@@ -164,6 +164,8 @@ class RunFolder:
                     f"Run {name!r} was made with another recipe; different: {', '.join(different)}. "
                     "Resume with the run's own recipe.toml, or choose another name with --name."
                 )
+            for folder in _FOLDERS:  # deleted by hand, or lost in a copy that leaves out empty folders
+                (run.path / folder).mkdir(exist_ok=True)
             _note_resume(run.provenance_file, seed)
         except BaseException:
             os.close(lock)
@@ -279,7 +281,13 @@ def _take_lock(path: Path, name: str) -> int:
 
 
 def _note_resume(path: Path, seed: int) -> None:
-    provenance = json.loads(path.read_text(encoding="utf-8"))
-    provenance["resumes"].append(collect_provenance(seed))
+    try:
+        provenance = json.loads(path.read_text(encoding="utf-8"))
+        provenance["resumes"].append(collect_provenance(seed))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{str(path)!r} is damaged ({type(error).__name__}: {error}); restore it from a copy, or write "
+            '{"resumes": []} into it to go on without what it said.'
+        ) from error
     atomic_write_json(path, provenance)
     fsync_folder(path.parent)

@@ -178,7 +178,7 @@ class _Driver:
         """Do all that comes before iteration 1 and save it; False if asked to stop."""
         folder, recipe = self.folder, self.recipe
         folder.rewind(-1)
-        for path in folder.evaluation.iterdir():
+        for path in filter(Path.is_dir, folder.evaluation.iterdir()):
             shutil.rmtree(path)
         self._evaluate("start", 0)
         if self.stop.requested:
@@ -246,7 +246,7 @@ class _Driver:
         for tag, number, texts in state["evaluations"]:
             self.evaluations[tag] = Evaluation(number, tuple(EvaluationResult.from_json(text) for text in texts))
         self.folder.rewind(checkpoint.iteration)
-        for path in self.folder.evaluation.iterdir():
+        for path in filter(Path.is_dir, self.folder.evaluation.iterdir()):
             if path.name not in self.evaluations:
                 shutil.rmtree(path)
         for evaluation in self.evaluations.values():
