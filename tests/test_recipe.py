@@ -99,6 +99,10 @@ def test_broken_toml_is_refused_with_its_line(lake: Path) -> None:
             "evaluation.temperature=-1",
             "In [evaluation]: temperature=-1.0 is negative; use 0 for greedy or a positive number.",
         ),
+        (
+            "evaluation.temperature=inf",
+            "In [evaluation]: temperature=inf draws every token alike; use a finite number.",
+        ),
         ("run.checkpoint_every=0", "In [run]: checkpoint_every=0 never saves; set it to 1 or more."),
         ("run.keep_checkpoints=0", "In [run]: keep_checkpoints=0 keeps nothing; set it to 1 or more."),
         (

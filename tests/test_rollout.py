@@ -472,6 +472,30 @@ def test_failed_episodes_leave_their_group_and_are_reported() -> None:
     assert len(failed) == 3
 
 
+def test_a_collection_in_which_every_game_fails_stops_however_small_it_is() -> None:
+    message = (
+        "All 6 episodes failed in the game; the last one said: GameError: Game 'walk' raised RuntimeError: broken "
+        "pipe. Run check_game on it, or set game.isolate = true if it hangs or exits."
+    )
+    with pytest.raises(GameError, match=f"^{re.escape(message)}$"):
+        play_walk_groups(make_game=lambda: Walk(fails="step"), num_groups=2)
+
+
+def test_prompts_that_leave_no_room_for_an_answer_stop_the_collection() -> None:
+    message = (
+        "All 6 episodes ended before their first step, since the prompt leaves no room in the model's context window; "
+        "shorten agent.template, play a smaller game, or choose a model with a longer context."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        play_walk_groups(player=agent("<full>"), num_groups=2)
+
+
+def test_no_room_for_an_episode_is_refused() -> None:
+    message = "max_concurrent=0 plays nothing; set it to 1 or more."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        play_one(agent(RIGHT), max_concurrent=0)
+
+
 # ---- several seats ---------------------------------------------------------------------------------------------------
 
 

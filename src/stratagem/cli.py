@@ -7,6 +7,7 @@ traceback. An interrupted command ends with exit code 130.
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -262,6 +263,9 @@ def _add_export(verbs: Any) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows "?" rather than a traceback
+            stream.reconfigure(errors="replace")
     parser = build_parser()
     words = list(sys.argv[1:] if argv is None else argv)
     if words and not words[0].startswith("-") and words[0] not in VERBS:

@@ -18,7 +18,7 @@ from stratagem.models.base import LanguageModel
 from stratagem.models.catalog import EMBEDDED, TINY, ModelConfig
 from stratagem.recipe import Recipe, load_recipe
 from stratagem.rollout import Player
-from stratagem.runs.experiment import check_model_name
+from stratagem.runs.experiment import check_model_name, hold_template
 from stratagem.runs.folder import RunFolder, list_runs
 
 __all__ = ["Contestant", "find_contestant", "find_run", "parse_params", "run_model"]
@@ -100,6 +100,9 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
     if (Path(who) / "recipe.toml").is_file() or (Path(arguments.runs_dir) / who / "recipe.toml").is_file():
         run = find_run(who, arguments.runs_dir)
         recipe = load_recipe(run.recipe_file)
+        if "template" not in changes:
+            load_template(recipe.agent.template)  # refuses a file that is gone
+            hold_template(recipe, run.path, keep=False)
         recipe = replace(recipe, agent=replace(recipe.agent, **changes), model=replace(recipe.model, **where))
         settings = {"run": run.name, **_agent_settings(recipe.agent), "weights": _weights(run)}
         return Contestant(run.name, settings, lambda: _agent(run_model(run, recipe), recipe.agent), recipe)

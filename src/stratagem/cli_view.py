@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from stratagem.cli_players import find_run, parse_params, stored_recipe
 from stratagem.data.trajectories import read_trajectories, trajectory_file
@@ -109,7 +110,7 @@ def print_trajectory(
         known = set(before)
         for line in lines:
             if full or not before or line not in known:
-                console.print(f"  [dim]{escape(line)}[/dim]", soft_wrap=True)
+                console.print(Text(f"  {_visible(line)}", style="dim"), soft_wrap=True)
         before = lines
         _print_answer(console, step, decode)
     ending = f"end: {trajectory.stop_reason}"
@@ -123,6 +124,11 @@ def print_trajectory(
     if "error" in trajectory.info:
         ending += f"; {trajectory.info['error']}"
     console.print(ending, markup=False, soft_wrap=True)
+
+
+def _visible(line: str) -> str:
+    """Return a line whose control characters, which could move the cursor or end the output, are escapes."""
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
 
 
 def _print_answer(console: Console, step: Step, decode: Callable[[Sequence[int]], str] | None) -> None:

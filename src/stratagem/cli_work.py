@@ -212,6 +212,9 @@ def _print_result(console: Any, label: str, result: EvaluationResult, tokens: Ma
     show_results(console, {label: [result]})
     if tokens["completion"]:
         print(f"tokens: {tokens['prompt']:,} in prompts, {tokens['completion']:,} generated")
+    full = result.stop_reasons.get("context", 0)
+    if full:
+        print(f"warning: {full} episodes ended because the prompt filled the model's context window")
     failed = result.stop_reasons.get("game_failed", 0)
     if failed:
         print(f"warning: {failed} episodes failed in the game and are left out; --resume plays them again")

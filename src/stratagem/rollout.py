@@ -334,6 +334,7 @@ def play_groups(
         Groups of the episodes that were played (those with at least two), and the episodes whose game failed.
 
     Raises:
+        ConfigError: no prompt fits into the model's context window.
         GameError: no start outside ``excluded_starts`` was found, or more than half of the games failed.
     """
     starts = _choose_starts(make_game, num_groups, address, excluded_starts)
@@ -356,6 +357,11 @@ def play_groups(
         raise GameError(
             f"All {len(failed)} episodes failed in the game; the last one said: {failed[-1].info['error']} Run "
             "check_game on it, or set game.isolate = true if it hangs or exits."
+        )
+    if not any(t.steps for t in played):
+        raise ConfigError(
+            f"All {len(played)} episodes ended before their first step, since the prompt leaves no room in the model's "
+            "context window; shorten agent.template, play a smaller game, or choose a model with a longer context."
         )
     groups = []
     for group in range(num_groups):

@@ -121,6 +121,7 @@ def test_a_failing_model_is_an_error_and_not_a_bad_action() -> None:
         ({"tag": "<act>"}, "tag='<act>' is not the name of a tag; write a word without brackets, as 'action'."),
         ({"max_new_tokens": 0}, "max_new_tokens=0 leaves nothing to sample; set it to 1 or more."),
         ({"temperature": -1.0}, "temperature=-1.0 is negative; use 0 for greedy or a positive number."),
+        ({"temperature": float("inf")}, "temperature=inf draws every token alike; use a finite number."),
         ({"top_p": 0.0}, "top_p=0.0 is not in (0, 1]; leave it out to switch it off."),
     ],
 )

@@ -108,6 +108,17 @@ def test_a_bad_template_file_is_refused(text: str, message: str) -> None:
         parse_template("t", text)
 
 
+def test_a_template_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"\xff")
+    message = (
+        f"Template file {str(path)!r} cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid "
+        "start byte); give a text file in UTF-8."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        load_template(path)
+
+
 def test_an_unknown_template_suggests_the_nearest_name() -> None:
     message = (
         "Unknown template 'think_acton'. Did you mean 'think_action'? Available: action, think_action, "

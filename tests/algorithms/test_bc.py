@@ -33,6 +33,7 @@ def tiny() -> LocalModel:
         ({"batch_size": 0}, "batch_size=0 must be 1 or more."),
         ({"max_tokens_per_pass": 0}, "max_tokens_per_pass=0 must be 1 or more."),
         ({"exploration": 1.5}, "exploration=1.5 is a share; use 0 to 1."),
+        ({"learning_rate": math.inf}, "learning_rate=inf is no step size; use a finite number."),
         ({"learning_rate": 0}, "learning_rate=0 and max_grad_norm=1.0 must be above 0."),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -71,6 +71,8 @@ def gradient(learner: Learner) -> Tensor:
         ({"clip_low": 0.0}, "clip_low=0.0 must be above 0."),
         ({"clip_high": -0.2}, "clip_high=-0.2 must be above 0."),
         ({"learning_rate": 0}, "learning_rate=0 must be above 0."),
+        ({"learning_rate": math.inf}, "learning_rate=inf is no step size; use a finite number."),
+        ({"max_steps": 0}, "max_steps=0 plays nothing; set it to 1 or more, or leave it out."),
         ({"max_grad_norm": float("nan")}, "max_grad_norm=nan must be above 0."),
         ({"kl_coef": -0.1}, "kl_coef=-0.1 must be 0 or more."),
         ({"ent_coef": -1}, "ent_coef=-1 must be 0 or more."),

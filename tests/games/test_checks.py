@@ -235,6 +235,11 @@ FAULTS = {
         "walk: the legal action ' right' is empty, padded or not lowercase, so no answer can match it; "
         "use stripped lowercase words.",
     ),
+    "word with a tag": (
+        fault(legal_actions=lambda self, player=0: ("left", "go </action> right")),
+        "walk: the legal action 'go </action> right' holds the tag that answers end with, so no answer can match it; "
+        "use words without <action> and </action>.",
+    ),
     "word twice": (
         fault(legal_actions=lambda self, player=0: ("left", "left")),
         "walk: legal_actions(0) names a word twice in ('left', 'left'); name each once.",

@@ -2,6 +2,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from stratagem.errors import ConfigError, UnknownNameError
@@ -55,6 +56,28 @@ def test_importing_games_imports_no_torch_and_no_transformers():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("game", "params", "message"),
+    [
+        ("frozen_lake", {"size": "3"}, "size='3' is of another kind; write an integer."),
+        ("frozen_lake", {"size": 4.5}, "size=4.5 is of another kind; write an integer."),
+        ("frozen_lake", {"size": True}, "size=True is of another kind; write an integer."),
+        ("frozen_lake", {"slippery": 3}, "slippery=3 is of another kind; write true or false."),
+        ("frozen_lake", {"hole_probability": "x"}, "hole_probability='x' is of another kind; write a number."),
+        ("frozen_lake", {"board": "SF"}, "board='SF' is of another kind; write a list or nothing."),
+        ("snake", {"apple_reward": float("inf")}, "apple_reward=inf is not finite; write a number that is."),
+        ("snake", {"apple_reward": [1]}, "apple_reward=[1] is of another kind; write a number."),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused(game, params, message):
+    with pytest.raises(ConfigError, match=exact(message)):
+        make(game, **params)
+
+
+def test_a_whole_number_and_a_number_of_numpy_are_numbers():
+    assert make("frozen_lake", size=np.int64(3), success_rate=1).size == 3
 
 
 def test_a_variant_is_its_game_with_a_preset_that_parameters_override():

@@ -107,10 +107,12 @@ def test_settings_that_hold_nothing_are_refused(tokens: int, block: int) -> None
             {"trainable_layers": 2, "lora": LoraSettings()},
             "trainable_layers=2 and lora both choose what is trained; leave one out.",
         ),
+        ({"device": "tpu"}, "device='tpu' is not known; use 'cpu', 'cuda' or 'cuda:N'."),
+        ({"device": "cuda:a"}, "device='cuda:a' is not known; use 'cpu', 'cuda' or 'cuda:N'."),
     ],
-    ids=["none", "lora"],
+    ids=["none", "lora", "device", "number"],
 )
-def test_settings_that_train_nothing_or_two_things_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         ModelConfig(**settings)
 
@@ -237,6 +239,21 @@ def test_the_embedded_model_is_prepared_once_and_speaks(own_cache: Path, capfd: 
 
 
 # ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_folder_with_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "damaged"
+    model, tokenizer = build_tiny()
+    with quiet_bars():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    (folder / name).write_text("{")
+    path = re.escape(repr(str(folder)))
+    with pytest.raises(
+        ModelError, match=rf"^Model {path} could not be loaded from {path} \(.+\)\. Expected a folder or"
+    ):
+        load_pretrained(str(folder))
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,14 @@ def test_a_terminal_shows_progress_numbers_and_the_curve() -> None:
         assert part in text, part
 
 
+def test_brackets_in_a_title_are_no_markup() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out, width=100, force_terminal=True)) as display:
+        display.start(total=3, title="model[/x]")
+        display.status("playing [/y]")
+    assert "model[/x]" in out.getvalue()
+
+
 def test_the_terminal_is_restored_when_training_fails() -> None:
     out = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Display(Console(file=out, force_terminal=True)) as display:

@@ -79,6 +79,32 @@ def test_resume_of_a_missing_run_lists_those_that_exist(tmp_path: Path) -> None:
     refuse(f"No run 'second' in {str(tmp_path)!r}; runs there: first.", tmp_path, "second", resume=True)
 
 
+def test_resume_makes_folders_that_were_lost(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "first", RECIPE) as run:
+        run.trajectories.rmdir()
+        run.evaluation.rmdir()
+    with RunFolder.create(tmp_path, "first", RECIPE, resume=True) as run:
+        run.rewind(0)
+        assert run.evaluation.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("[]", "TypeError: list indices must be integers or slices, not str"),
+    ],
+)
+def test_resume_names_damaged_provenance(tmp_path: Path, content: str, reason: str) -> None:
+    with RunFolder.create(tmp_path, "first", RECIPE) as run:
+        run.provenance_file.write_text(content)
+    message = (
+        f"{str(run.provenance_file)!r} is damaged ({reason}); restore it from a copy, or write "
+        '{"resumes": []} into it to go on without what it said.'
+    )
+    refuse(message, tmp_path, "first", resume=True)
+
+
 def test_resume_needs_a_name(tmp_path: Path) -> None:
     refuse("--resume needs the run's name; give it with --name.", tmp_path, None, resume=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import numbers
 import types
 import typing
@@ -91,6 +92,8 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
     words = []
     for kind in kinds:
         accepted, word = _KINDS.get(typing.get_origin(kind) or kind, (object, ""))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key}={value!r} is not finite; write a number that is.")
         if isinstance(value, accepted) and (isinstance(value, bool) is (kind is bool) or accepted is object):
             return
         words.append(word)

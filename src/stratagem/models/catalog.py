@@ -309,12 +309,16 @@ def load_pretrained(name: str, **kwargs: Any) -> tuple[PreTrainedModel, PreTrain
         with quiet_bars():
             tokenizer = AutoTokenizer.from_pretrained(source)
             model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, **kwargs)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(
-            f"Model {name!r} could not be loaded from {source!r} ({str(error).splitlines()[0]}). Expected a folder or "
+            f"Model {name!r} could not be loaded from {source!r} ({_first_line(error)}). Expected a folder or "
             f"a hub id with safetensors weights; names that need no hub: {', '.join([*EMBEDDED, TINY])}."
         ) from error
     return model, tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:

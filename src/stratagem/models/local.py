@@ -104,8 +104,8 @@ class LocalModel:
                     adapted: Any = get_peft_model(model, settings)
                 except ValueError as error:
                     raise ConfigError(
-                        f"model.lora={config.lora!r} does not go with model {config.name!r} ({error}); name modules "
-                        "of this model in target_modules."
+                        f"model.lora.target_modules={config.lora.target_modules!r} does not go with model "
+                        f"{config.name!r} ({error}); name modules of this model."
                     ) from error
             # The name, not the folder of this machine's cache, which peft would write into the saved adapter.
             adapted.peft_config["default"].base_model_name_or_path = config.name

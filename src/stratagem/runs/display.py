@@ -79,7 +79,7 @@ class Display:
             self._print(f"{title}: {total} {unit}" + (f", {completed} done" if completed else ""))
             return
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

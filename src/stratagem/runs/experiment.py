@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from stratagem.agents.language import LanguageAgent
-from stratagem.agents.prompts import load_template
+from stratagem.agents.prompts import TEMPLATES, load_template
 from stratagem.algorithms.bc import answer_text
-from stratagem.errors import ConfigError
+from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.panels import Panel, fixed_panel, panel_optima, panel_state_keys
 from stratagem.evaluation.play import seat_opponents
+from stratagem.files import atomic_write_bytes
 from stratagem.games import VARIANTS, make
 from stratagem.games.base import Game
 from stratagem.games.worker import GameWorker
@@ -27,7 +28,15 @@ from stratagem.rewards.format import FormatPenalty
 from stratagem.rollout import Player
 from stratagem.runs.trackers import check_trackers
 
-__all__ = ["Experiment", "build_agent", "build_experiment", "check_model_name", "check_recipe", "panel_names"]
+__all__ = [
+    "Experiment",
+    "build_agent",
+    "build_experiment",
+    "check_model_name",
+    "check_recipe",
+    "hold_template",
+    "panel_names",
+]
 
 _MAX_WORKERS = 16
 """Games in processes of their own that play at once."""
@@ -93,6 +102,30 @@ def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent:
         tags = load_template(recipe.agent.template).tags
         penalty = FormatPenalty(tags, recipe.format_penalty, recipe.agent.tag)
     return LanguageAgent.from_config(model, recipe.agent, penalty)
+
+
+def hold_template(recipe: Recipe, run: Path, *, keep: bool) -> None:
+    """Refuse a template file that is not the one the run was made with; a path alone would not tell.
+
+    Args:
+        recipe: of the run.
+        run: its folder.
+        keep: put a copy into the folder if there is none yet.
+
+    Raises:
+        RunError: the file was changed since.
+    """
+    if recipe.agent.template in TEMPLATES:
+        return
+    content, copy = Path(recipe.agent.template).read_bytes(), run / "template.txt"
+    if copy.exists():
+        if copy.read_bytes() != content:
+            raise RunError(
+                f"agent.template={recipe.agent.template!r} was changed since run {run.name!r} was made; put back what "
+                f"{str(copy)!r} holds, or start a new run."
+            )
+    elif keep:
+        atomic_write_bytes(copy, content)
 
 
 def check_model_name(name: str) -> None:

@@ -10,6 +10,7 @@
       checkpoints/       000010/: weights, optimizer, counters, with hashes
       evaluation/        results of the panels
       figures/           pictures
+      template.txt       a copy of the prompt template, where it is a file of the user's
       warm_start.jsonl   one line per step of the warm start
       reference/         the reference policy, where the algorithm needs one; never deleted
       model/             the trained model, for transformers

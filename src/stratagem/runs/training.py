@@ -35,7 +35,7 @@ from stratagem.models.local import LocalModel
 from stratagem.recipe import Recipe, to_table
 from stratagem.runs.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, load_latest, save_checkpoint
 from stratagem.runs.display import Display
-from stratagem.runs.experiment import Experiment, build_agent, build_experiment
+from stratagem.runs.experiment import Experiment, build_agent, build_experiment, hold_template
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.metrics import MetricsLog
@@ -151,6 +151,7 @@ class _Driver:
     def run(self) -> Outcome:
         folder, recipe = self.folder, self.recipe
         self.algorithm.check_agent(build_agent(None, recipe))  # type: ignore[arg-type]
+        hold_template(recipe, folder.path, keep=True)
         checkpoint = load_latest(folder.checkpoints)
         done = 0 if checkpoint is None else checkpoint.iteration
         self.display.start(self.total, folder.name, completed=done)
@@ -357,6 +358,12 @@ class _Driver:
             )
             results.append(result)
             self._write_evaluation(tag, number, result, trajectories)
+            full = result.stop_reasons.get("context", 0)
+            if full:
+                self.display.note(
+                    f"{full} of {len(trajectories)} episodes of {panel.name} ended because the prompt filled the "
+                    "model's context window"
+                )
         self.evaluations[tag] = Evaluation(number, tuple(results))
         self.display.status("")
         self.display.note(
