@@ -107,3 +107,14 @@ def test_sparkline_averages_neighbours_to_fit() -> None:
     # (0 + 2) / 2 = 1 and (7 + 9) / 2 = 8
     assert sparkline([0.0, 2.0, 7.0, 9.0], width=2) == blocks(1, 8)
     assert sparkline([0.0, 1.0], width=10) == blocks(1, 8)
+
+
+def test_a_level_far_away_is_named_and_does_not_flatten_the_curve(tmp_path: Path) -> None:
+    near = learning_curve(tmp_path / "near.svg", [Curve("a", [0, 1], [0.0, 1.0])])
+    far = learning_curve(tmp_path / "far.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", -10.0)])
+    kept = learning_curve(
+        tmp_path / "kept.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", -2.0)]
+    )
+    curve = re.compile(r'id="line2d_\d+">\s*<path d="([^"]+)"[^>]*clip-path')
+    assert curve.search(near.read_text()).group(1) == curve.search(far.read_text()).group(1)  # type: ignore[union-attr]
+    assert curve.search(near.read_text()).group(1) != curve.search(kept.read_text()).group(1)  # type: ignore[union-attr]

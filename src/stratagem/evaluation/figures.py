@@ -104,9 +104,13 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def _draw_references(axes: Any, references: Sequence[Reference]) -> None:
+def _draw_references(axes: Any, references: Sequence[Reference], near: Interval | None = None) -> None:
+    """Draw levels; one that lies far outside ``near`` would flatten all else, so it is named in the legend only."""
     for index, reference in enumerate(references):
         style = _LINES[1:][index % (len(_LINES) - 1)]
+        if near is not None and not near[0] <= reference.value <= near[1]:
+            axes.plot([], [], " ", label=f"{reference.label}: {reference.value:.2f}, off the axis")
+            continue
         axes.axhline(reference.value, color="0.35", linestyle=style, linewidth=1.2, label=reference.label)
 
 
@@ -124,7 +128,7 @@ def learning_curve(
     Args:
         path: ends with .png, .svg or .pdf; missing folders are made.
         curves: at least one; gaps (nan) are left open.
-        references: horizontal lines.
+        references: horizontal lines; a level more than twice the range of the curves away is named in the legend only.
         xlabel: under the axis.
         ylabel: beside the axis.
         title: None leaves it out.
@@ -141,7 +145,9 @@ def learning_curve(
         axes.plot(curve.x, curve.y, style, color=colour, linewidth=2, marker=marker, markersize=4, label=curve.label)
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-    _draw_references(axes, references)
+    drawn = [value for curve in curves for value in curve.y if math.isfinite(value)]
+    span = max(drawn) - min(drawn) if drawn else 0.0
+    _draw_references(axes, references, (min(drawn) - 2 * span, max(drawn) + 2 * span) if span > 0 else None)
     if len(curves) + len(references) > 1:
         axes.legend(fontsize=_FONT - 1, frameon=False)
     return _save(figure, path)
