@@ -193,6 +193,13 @@ def test_step_level_credit_is_added_to_the_episodes_advantage(toys: SimpleNamesp
     assert found.advantages == {0: 1.0, 1: -1.0}
 
 
+def test_step_level_credit_is_a_signal_where_returns_are_equal(toys: SimpleNamespace) -> None:
+    # Both episodes return 1, one step against two: A = 0, but from the common start 1 against 0.5 is +1, -1.
+    group = toys.make_group([(1.0, (0,))], [(0.0, (1,)), (1.0, (0,))])
+    assert not samples_of(group).has_signal
+    assert samples_of(group, config(step_coef=1.0, step_gamma=0.5)).has_signal
+
+
 def test_an_episode_without_advantage_is_computed_only_for_kl_or_entropy(toys: SimpleNamespace) -> None:
     group = toys.make_group(*[[(value, (0,))] for value in (-1.0, 0.0, 1.0)])
     assert len(samples_of(group).samples) == 2

@@ -170,7 +170,7 @@ class GroupSamples:
     advantages: dict[int, float]
     """A_j by the episode's place in its group, for those that were chosen."""
     has_signal: bool
-    """False where all composite returns are equal."""
+    """False where every advantage is zero: there is nothing to tell one episode or step from another."""
 
 
 @dataclass
@@ -214,9 +214,8 @@ def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Ge
                     weight=1.0 / (len(chosen) * num_tokens),
                 )
             )
-    return GroupSamples(
-        tuple(samples), {int(j): float(advantages[j]) for j in chosen}, has_signal=bool(advantages.any())
-    )
+    has_signal = any(sample.advantage != 0.0 for sample in samples)
+    return GroupSamples(tuple(samples), {int(j): float(advantages[j]) for j in chosen}, has_signal)
 
 
 def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -> list[np.ndarray]:
