@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import sys
 import time
@@ -58,9 +59,7 @@ class Keeper:
         git, hardware = found["git"], found["hardware"]
         self.commit = "0000000" if git is None else git["commit"] + ("-dirty" if git["dirty"] else "")
         self.machine = f"{hardware['cpu']}, {options.threads} core{'s' * (options.threads > 1)}"
-        self.command = f"python bench/run.py {options.part}"
-        if options.model != DEFAULT_MODEL:
-            self.command += f" --model {options.model}"
+        self.command = shlex.join(["python", "bench/run.py", *options.given])
 
     def keep(self, name: str, value: float, unit: str, note: str) -> None:
         """Write one record, unless none are kept."""
@@ -347,6 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--side", choices=["tree", "rows"], help=argparse.SUPPRESS)
     parser.add_argument("--budget", type=int, default=1024, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    options.given = sys.argv[1:] if argv is None else list(argv)
     if options.repeats is None:
         options.repeats = 1 if options.quick else 3
     if options.results is None and not options.quick:

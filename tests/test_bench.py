@@ -53,7 +53,9 @@ def test_training_and_memory_are_measured_and_kept(
         "tree.peak_gib.g256",
     }
     assert all(record.mean > 0 for record in records.values())
-    assert records["tree.train.speedup.d"].command == "python bench/run.py train --model tiny"
+    # all that was given, so that the number can be measured again
+    expected = f"python bench/run.py train --only a d --quick --model tiny --threads 1 --results {tmp_path}"
+    assert records["tree.train.speedup.d"].command == expected
     assert "not run" not in capsys.readouterr().out
 
 
