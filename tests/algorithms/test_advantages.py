@@ -12,7 +12,9 @@ from stratagem.algorithms.advantages import (
     aaw_probabilities,
     aaw_sample,
     anchor_state_advantages,
+    balance_states,
     group_normalised,
+    pooled_targets,
     returns_to_go,
 )
 
@@ -143,6 +145,25 @@ def test_anchor_state_credit_names_a_mismatch() -> None:
     message = "2 state keys for 3 returns; give one of each for every step."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         anchor_state_advantages(["a", "b"], np.zeros(3))
+
+
+def test_pooled_targets_average_what_followed_a_state() -> None:
+    # gamma 0.5. Returns-to-go: episode 1 (0.5, 1), episode 2 (1, 0, 0). b: 1 and 0 -> V(b) = 0.5; c: V(c) = 0.
+    # Targets: 0 + 0.5 * V(b) = 0.25, 1; then 1 + 0.5 * V(b) = 1.25, 0 + 0.5 * V(c) = 0, 0.
+    targets = pooled_targets([["a", "b"], ["a", "b", "c"]], [[0.0, 1.0], [1.0, 0.0, 0.0]], gamma=0.5)
+    assert [t.tolist() for t in targets] == [[0.25, 1.0], [1.25, 0.0, 0.0]]
+
+
+def test_pooled_targets_of_equal_moves_in_a_deterministic_game_are_equal() -> None:
+    targets = pooled_targets([["a", "b"], ["a", "b"], ["a", "c"]], [[0, 1], [0, 0], [0, 1]], gamma=0.9)
+    assert targets[0][0] == targets[1][0] == pytest.approx(0.45)
+    assert targets[2][0] == pytest.approx(0.9)
+
+
+def test_balanced_states_weigh_the_same() -> None:
+    # a is seen 4 times, b once: 2.5 visits of a state on average, factors 2.5/4 and 2.5/1.
+    scaled = balance_states(["a", "a", "b", "a", "a"], np.array([1.0, -1.0, 1.0, 1.0, 1.0]))
+    assert scaled.tolist() == [0.625, -0.625, 2.5, 0.625, 0.625]
 
 
 def test_returns_to_go_are_discounted_from_the_step_on() -> None:

@@ -26,6 +26,7 @@ from stratagem.errors import ConfigError
 from stratagem.games.base import GameStep
 from stratagem.models.base import GenerationConfig
 from stratagem.seeding import generator
+from stratagem.types import TrajectoryGroup
 
 ALL = dict(sampled_group_size=None, episode_temperature=None)  # learn from the whole group
 
@@ -174,23 +175,60 @@ def test_a_group_that_lost_episodes_is_sampled_down_to_what_is_left(toys: Simple
     assert found.advantages == {0: -1.0, 1: 1.0}
 
 
-def test_step_level_credit_is_added_to_the_episodes_advantage(toys: SimpleNamespace) -> None:
-    # Returns 1 and 0: A = +1, -1. Returns-to-go at gamma 0.5: (0.5, 1) and (0, 0). Both start in one state, where 0.5
-    # against 0 gives +1, -1; the second states differ, so they have nothing to compare with and give 0. step_coef 0.5.
-    group = toys.make_group([(0.0, (0,)), (1.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
-    keys = (("s", "u"), ("s", "v"))
-    group = dataclasses.replace(
-        group,
-        trajectories=tuple(
+def with_state_keys(group: TrajectoryGroup, *keys: tuple[str, ...]) -> TrajectoryGroup:
+    return TrajectoryGroup(
+        tuple(
             dataclasses.replace(
                 t, steps=tuple(dataclasses.replace(x, state_key=k) for x, k in zip(t.steps, names, strict=True))
             )
             for t, names in zip(group.trajectories, keys, strict=True)
-        ),
+        )
     )
+
+
+def test_step_level_credit_is_added_to_the_episodes_advantage(toys: SimpleNamespace) -> None:
+    # Returns 1 and 0: A = +1, -1. Returns-to-go at gamma 0.5: (0.5, 1) and (0, 0). Both start in one state, where 0.5
+    # against 0 gives +1, -1; the second states differ, so they have nothing to compare with and give 0. step_coef 0.5.
+    group = toys.make_group([(0.0, (0,)), (1.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
+    group = with_state_keys(group, ("s", "u"), ("s", "v"))
     found = samples_of(group, config(step_coef=0.5, step_gamma=0.5))
     assert [s.advantage for s in found.samples] == [1.5, 1.0, -1.5, -1.0]
     assert found.advantages == {0: 1.0, 1: -1.0}
+
+
+def test_step_level_credit_from_pooled_values(toys: SimpleNamespace) -> None:
+    # gamma 1. From s, two episodes step to u, one to v. V(u) = mean(1, 0) = 0.5, V(v) = 0, so the targets at s are 0.5,
+    # 0.5, 0: mean 1/3, std sqrt(2)/6: +1/sqrt(2), +1/sqrt(2), -sqrt(2). The second episode is credited for reaching u,
+    # though it earned nothing. At u: 1 against 0 is +1, -1; at v there is nothing to compare with.
+    group = toys.make_group([(0.0, (0,)), (1.0, (1,))], [(0.0, (0,)), (0.0, (0,))], [(0.0, (1,)), (0.0, (0,))])
+    group = with_state_keys(group, ("s", "u"), ("s", "u"), ("s", "v"))
+    found = samples_of(group, config(group_size=3, step_coef=1.0, step_gamma=1.0, step_target="value"))
+    high, low = (
+        math.sqrt(2),
+        -1 / math.sqrt(2),
+    )  # A of returns 1, 0, 0: mean 1/3, std sqrt(2)/3
+    expected = [high + 1 / high, high + 1, low + 1 / high, low - 1, low - high, low]
+    assert [s.advantage for s in found.samples] == pytest.approx(expected)
+
+
+def test_step_level_credit_balanced_over_states(toys: SimpleNamespace) -> None:
+    # Returns-to-go at gamma 1 from s: 1, 0 -> +1, -1; u and v are visited once each. Four visits of three states: 4/3
+    # visits of a state on average, s has 2, so its credit is scaled by (4/3) / 2 = 2/3. A = +1, -1.
+    group = toys.make_group([(0.0, (0,)), (1.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
+    group = with_state_keys(group, ("s", "u"), ("s", "v"))
+    found = samples_of(group, config(step_coef=1.0, step_gamma=1.0, step_balance=True))
+    assert [s.advantage for s in found.samples] == pytest.approx([1 + 2 / 3, 1, -1 - 2 / 3, -1])
+
+
+def test_step_level_credit_over_the_whole_group_where_no_state_repeats(toys: SimpleNamespace) -> None:
+    # gamma 0.5: returns-to-go 0.5, 1 and 0, 0: mean 0.375, std sqrt((0.25 + 1)/4 - 0.375^2) = 0.414578. A = +1, -1.
+    group = toys.make_group([(0.0, (0,)), (1.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
+    group = with_state_keys(group, ("s", "u"), ("t", "v"))
+    found = samples_of(group, config(step_coef=1.0, step_gamma=0.5, step_anchor="group"))
+    credit = [0.125 / 0.414578, 0.625 / 0.414578, -0.375 / 0.414578, -0.375 / 0.414578]
+    assert [s.advantage for s in found.samples] == pytest.approx(
+        [1 + credit[0], 1 + credit[1], -1 + credit[2], -1 + credit[3]], rel=1e-5
+    )
 
 
 def test_step_level_credit_is_a_signal_where_returns_are_equal(toys: SimpleNamespace) -> None:

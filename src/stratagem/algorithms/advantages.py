@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["aaw_probabilities", "aaw_sample", "anchor_state_advantages", "group_normalised", "returns_to_go"]
+__all__ = [
+    "aaw_probabilities",
+    "aaw_sample",
+    "anchor_state_advantages",
+    "balance_states",
+    "group_normalised",
+    "pooled_targets",
+    "returns_to_go",
+]
 
 
 def group_normalised(returns: np.ndarray) -> np.ndarray:
@@ -119,3 +127,49 @@ def anchor_state_advantages(state_keys: Sequence[str], returns: np.ndarray) -> n
         if len(steps) > 1:
             advantages[steps] = group_normalised(np.asarray(returns)[steps])
     return advantages
+
+
+def pooled_targets(
+    state_keys: Sequence[Sequence[str]], rewards: Sequence[Sequence[float]], *, gamma: float
+) -> list[np.ndarray]:
+    r"""Return one-step targets r_t + gamma V(s_{t+1}) for each episode, V pooled over all visits of the group.
+
+    V(s) is the mean return-to-go over every step of every episode that was at s, whatever led there, so that the luck
+    after a step is averaged out instead of being credited to it. The value after the last step of an episode is 0, as
+    in :func:`returns_to_go`. Ours: the group serves as its own tabular critic.
+
+    Args:
+        state_keys: for each episode, the state before each step.
+        rewards: for each episode, the reward of each step.
+        gamma: discount.
+
+    >>> pooled_targets([["a", "b"], ["a", "b"]], [[0.0, 1.0], [0.0, 0.0]], gamma=0.5)[0].tolist()
+    [0.25, 1.0]
+    """
+    visits: dict[str, list[float]] = {}
+    for keys, earned in zip(state_keys, rewards, strict=True):
+        for key, value in zip(keys, returns_to_go(earned, gamma=gamma), strict=True):
+            visits.setdefault(key, []).append(float(value))
+    values = {key: float(np.mean(seen)) for key, seen in visits.items()}
+    return [
+        np.array([r + gamma * v for r, v in zip(earned, [*(values[key] for key in keys[1:]), 0.0], strict=True)])
+        for keys, earned in zip(state_keys, rewards, strict=True)
+    ]
+
+
+def balance_states(state_keys: Sequence[str], advantages: np.ndarray) -> np.ndarray:
+    """Scale the advantage of each step by (mean visits of a state) / (visits of its state).
+
+    Every state of a group then counts the same, while a plain sum is dominated by the start, which all episodes visit.
+    Ours.
+
+    Args:
+        state_keys: [S] the state before each step.
+        advantages: [S].
+
+    >>> balance_states(["a", "a", "a", "b"], np.array([1.0, 1.0, -2.0, 3.0])).round(3).tolist()
+    [0.667, 0.667, -1.333, 6.0]
+    """
+    _, places, visits = np.unique(np.asarray(state_keys), return_inverse=True, return_counts=True)
+    scaled: np.ndarray = np.asarray(advantages) * (visits.mean() / visits)[places]
+    return scaled

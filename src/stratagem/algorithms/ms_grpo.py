@@ -41,7 +41,9 @@ from stratagem.agents.language import LanguageAgent
 from stratagem.algorithms.advantages import (
     aaw_sample,
     anchor_state_advantages,
+    balance_states,
     group_normalised,
+    pooled_targets,
     returns_to_go,
 )
 from stratagem.algorithms.episodes import describe_episodes
@@ -87,6 +89,14 @@ class MSGRPOConfig:
     :func:`stratagem.algorithms.advantages.anchor_state_advantages`."""
     step_gamma: float = 0.95
     """Discount of the returns-to-go that step-level credit compares; 0.95 as in GiGPO."""
+    step_target: Literal["return", "value"] = "return"
+    """What step-level credit compares: the episode's own return-to-go as in GiGPO, or the reward plus the mean
+    return-to-go of all visits to the next state (:func:`stratagem.algorithms.advantages.pooled_targets`; ours)."""
+    step_anchor: Literal["state", "group"] = "state"
+    """Which steps are compared: those from the very same state as in GiGPO, or all of the group, for games whose states
+    hardly repeat (ours; a low ``step_gamma`` then credits what a step earned soon after)."""
+    step_balance: bool = False
+    """Whether every state of a group counts the same in step-level credit, however often it was visited; ours."""
     learning_rate: float = 1e-6
     """AdamW; 1e-6 from the first author's later code, for a 3B model."""
     weight_decay: float = 0.0
@@ -222,12 +232,17 @@ def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -
     """Return step-level credit for each step of each episode; zeros where it is off."""
     if config.step_coef == 0.0:
         return [np.zeros(len(t.steps)) for t in trajectories]
-    returns = [
-        returns_to_go([s.reward + s.invalid_penalty + s.shaping for s in t.steps], gamma=config.step_gamma)
-        for t in trajectories
-    ]
-    keys = [step.state_key for t in trajectories for step in t.steps]
-    credits = anchor_state_advantages(keys, np.concatenate(returns))
+    keys = [[step.state_key for step in t.steps] for t in trajectories]
+    rewards = [[s.reward + s.invalid_penalty + s.shaping for s in t.steps] for t in trajectories]
+    if config.step_target == "value":
+        targets = pooled_targets(keys, rewards, gamma=config.step_gamma)
+    else:
+        targets = [returns_to_go(earned, gamma=config.step_gamma) for earned in rewards]
+    visited = [key for episode in keys for key in episode]
+    anchors = visited if config.step_anchor == "state" else [""] * len(visited)
+    credits = anchor_state_advantages(anchors, np.concatenate(targets))
+    if config.step_balance:
+        credits = balance_states(visited, credits)
     return np.split(credits, np.cumsum([len(t.steps) for t in trajectories])[:-1])
 
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from stratagem.errors import ModelError
 from stratagem.models.attention import Block, KeyValueStore, make_block
 from stratagem.models.base import GenerationConfig
+from stratagem.models.frozen import LOST, ROOT, FrozenStates
 from stratagem.types import Finish
 
 __all__ = ["Row", "SamplerStats", "TreeSampler"]
@@ -43,13 +44,14 @@ _Key = tuple[float | None, ...]
 class _Node:
     """A token in the trie. ``slot`` < 0: keys and values are not computed (yet, or any more)."""
 
-    __slots__ = ("children", "hidden", "slot", "token")
+    __slots__ = ("children", "frozen", "hidden", "slot", "token")
 
     def __init__(self, token: int) -> None:
         self.token = token
         self.slot = -1
         self.children: dict[int, _Node] = {}
         self.hidden: Tensor | None = None
+        self.frozen = LOST
 
 
 @dataclass(eq=False)
@@ -75,6 +77,7 @@ class _Entry:
     """A node to compute."""
 
     node: _Node
+    parent: _Node | None
     slots: np.ndarray
     """slots[:depth + 1] are those of the node's path."""
     depth: int
@@ -133,6 +136,7 @@ class TreeSampler:
         context_length: int,
         max_tokens_per_pass: int = 2048,
         distribution_bytes: int = 256 * 2**20,
+        frozen: FrozenStates | None = None,
     ) -> None:
         """Take the model as functions.
 
@@ -145,12 +149,15 @@ class TreeSampler:
             context_length: prompt and completion together.
             max_tokens_per_pass: prompts beyond it wait for the next pass, so that a pass stays in the caches.
             distribution_bytes: memory for kept distributions.
+            frozen: keeps for the learner what the layers below it made of each token; cleared with the sampler.
         """
         self._forward, self._head, self._store = forward, head, store
         self._stop_ids, self._decode = stop_ids, decode
         self._context_length = context_length
         self._max_tokens = max_tokens_per_pass
         self._distribution_bytes = distribution_bytes
+        self._frozen = frozen
+        self._frozen_is_old = False
         self._max_distributions = 1
         self._capacity = store.keys[0].shape[0]
         self._device = store.keys[0].device
@@ -164,6 +171,7 @@ class TreeSampler:
         self._ends: dict[tuple[int, ...], list[_Node]] = {}
         self._free = list(range(self._capacity - 1, -1, -1))
         self._distributions: OrderedDict[_Node, _Distribution] = OrderedDict()
+        self._frozen_is_old = True  # the learner still needs it; the next pass of sampling begins a new collection
         for row in self._rows:
             self._enter(row)
 
@@ -277,7 +285,9 @@ class TreeSampler:
                 row.slots[depth] = node.slot
             if missing:
                 first = len(row.prompt_ids) - 1
-                chain = [_Entry(row.nodes[d], row.slots, d, d >= first) for d in missing]
+                chain = [
+                    _Entry(row.nodes[d], row.nodes[d - 1] if d else None, row.slots, d, d >= first) for d in missing
+                ]
                 chain.extend(self._ahead(row))
                 claimed.update((entry.node, entry) for entry in chain)
                 chains.append(chain)
@@ -301,13 +311,13 @@ class TreeSampler:
                 child = node.children.get(token)
                 if child is None:
                     child = node.children[token] = _Node(token)
-                node, depth = child, depth + 1
+                parent, node, depth = node, child, depth + 1
                 if node.slot < 0:
                     if len(self._free) <= self._capacity // 8:
                         return
                     node.slot = self._free.pop()
                     slots[depth] = node.slot
-                    yield _Entry(node, slots, depth, True)
+                    yield _Entry(node, parent, slots, depth, True)
                 slots[depth] = node.slot
 
     def _missing(self, row: Row, claimed: Mapping[_Node, _Entry]) -> list[int]:
@@ -351,11 +361,21 @@ class TreeSampler:
         deepest = max(entry.depth for entry in pending)
         self._store.set_batch(slots, lambda window: self._blocks(pending, window), deepest)
         hidden = self._forward(ids, positions, self._store)
+        if self._frozen is not None:
+            self._keep_frozen(self._frozen, pending)
         for number, entry in enumerate(pending):
             if entry.keep_hidden:
                 entry.node.hidden = hidden[number].clone()
         self.stats.computed_tokens += len(pending)
         self.stats.passes += 1
+
+    def _keep_frozen(self, frozen: FrozenStates, pending: list[_Entry]) -> None:
+        if self._frozen_is_old:
+            frozen.clear()
+            self._frozen_is_old = False
+        for entry in pending:
+            entry.node.frozen = frozen.place(entry.parent.frozen if entry.parent else ROOT, entry.node.token)
+        frozen.keep([entry.node.frozen for entry in pending])
 
     def _blocks(self, pending: list[_Entry], window: int | None) -> list[Block]:
         """Cut the pending nodes into attention blocks whose keys are slots of the store."""

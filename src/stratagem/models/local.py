@@ -24,9 +24,10 @@ from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout
 from stratagem.models.base import Completion, GenerationConfig, Request
 from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
 from stratagem.models.decoding import Row, TreeSampler
+from stratagem.models.frozen import FrozenStates, freeze_below
 from stratagem.models.logits import label_logprobs
 from stratagem.models.tree import Row as TreeRow
-from stratagem.models.tree import build_tree, split_rows
+from stratagem.models.tree import TokenTree, build_tree, split_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -84,8 +85,9 @@ class LocalModel:
             warnings.warn(f"{self.tree_refused} Batches are computed row by row, which is slower.", stacklevel=2)
         self._reference: PreTrainedModel | None = None
         self._reference_adapter: dict[str, Tensor] | None = None
+        self._frozen: FrozenStates | None = None
         if config.trainable_layers is not None:
-            _freeze_below(model, config.trainable_layers)
+            self._frozen = freeze_below(model, config.trainable_layers, capacity=config.cache_tokens)
         if config.lora is None:
             self._adapted: nn.Module = model
         else:
@@ -304,11 +306,12 @@ class LocalModel:
             stop_ids=self.stop_ids,
             decode=self.decode,
             context_length=self.context_length,
+            frozen=self._frozen,
         )
 
     @torch.inference_mode()
     def _forward_store(self, ids: Tensor, positions: Tensor, store: KeyValueStore) -> Tensor:
-        return self._hidden(ids, positions, store)
+        return self._hidden({"input_ids": ids.unsqueeze(0)}, positions, store)
 
     @torch.inference_mode()
     def _head(self, hidden: Tensor) -> Tensor:
@@ -319,12 +322,12 @@ class LocalModel:
 
     # ---- training ----------------------------------------------------------------------------------------------
 
-    def _hidden(self, ids: Tensor, positions: Tensor, tree: TreeLayout | KeyValueStore) -> Tensor:
+    def _hidden(self, tokens: dict[str, Tensor], positions: Tensor, tree: TreeLayout | KeyValueStore) -> Tensor:
         """Return the final hidden states [N, C] of a packed row of nodes."""
         # A 4-d mask is taken as it is, so transformers does not build one over [N, N]; the tree layout replaces it.
         unused = torch.zeros((1, 1, 1, 1), dtype=self.module.dtype, device=self.device)
         output = self.module.get_decoder()(
-            input_ids=ids.unsqueeze(0),
+            **tokens,
             position_ids=positions.unsqueeze(0),
             attention_mask=unused,
             use_cache=False,
@@ -344,9 +347,7 @@ class LocalModel:
             return self.logprobs_by_row(rows, temperature=temperature)
         tree = build_tree(rows)
         layout = TreeLayout(tree, block_size=self.config.attention_block, device=self.device)
-        ids = torch.from_numpy(tree.tokens).to(self.device)
-        positions = torch.from_numpy(tree.depths).to(self.device)
-        hidden = self._hidden(ids, positions, layout)
+        hidden = self._tree_hidden(tree, layout)
         nodes = torch.from_numpy(tree.label_nodes).to(self.device)
         # Labels sorted by node, so that the logits are made chunk by chunk.
         order = torch.argsort(nodes, stable=True)
@@ -364,6 +365,19 @@ class LocalModel:
         back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=self.device))
         index = back[torch.from_numpy(tree.row_index).to(self.device)]
         return Batch(logprobs[index], entropy[row_of_label[index]], tree.num_nodes, tree.num_row_tokens)
+
+    def _tree_hidden(self, tree: TokenTree, layout: TreeLayout) -> Tensor:
+        """Return the final hidden states [N, C] of a tree, without the frozen layers where their states are kept."""
+        positions = torch.from_numpy(tree.depths).to(self.device)
+        states = None if self._frozen is None else self._frozen.of_tree(tree)
+        if self._frozen is not None and states is not None:
+            with self._frozen.upper_layers():
+                return self._hidden({"inputs_embeds": states.unsqueeze(0)}, positions, layout)
+        ids = torch.from_numpy(tree.tokens).to(self.device)
+        hidden = self._hidden({"input_ids": ids.unsqueeze(0)}, positions, layout)
+        if self._frozen is not None:
+            self._frozen.keep(self._frozen.place_tree(tree))
+        return hidden
 
     def logprobs_by_row(self, rows: Sequence[TreeRow], *, temperature: float = 1.0) -> Batch:
         """Return the same as :meth:`logprobs`, one right-padded line for each row: what everyone else computes."""
@@ -472,20 +486,6 @@ def _replace(text: str, marks: Mapping[str, str]) -> str:
     for token, mark in marks.items():
         text = text.replace(token, mark)
     return text
-
-
-def _freeze_below(model: PreTrainedModel, count: int) -> None:
-    """Leave the last ``count`` decoder layers and the final norm to train, and nothing else.
-
-    Raises:
-        ConfigError: the model has fewer layers.
-    """
-    decoder = model.get_decoder()
-    if count > len(decoder.layers):
-        raise ConfigError(f"trainable_layers={count} but the model has {len(decoder.layers)}; use at most that many.")
-    model.requires_grad_(False)
-    for module in (*decoder.layers[-count:], decoder.norm):
-        module.requires_grad_(True)
 
 
 def _why_no_tree(model: PreTrainedModel) -> str | None:
