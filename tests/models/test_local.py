@@ -22,9 +22,10 @@ from transformers import (
 )
 
 from stratagem.errors import ConfigError, ModelError
+from stratagem.models.attention import TREE_MODELS
 from stratagem.models.base import Completion, GenerationConfig, Request
 from stratagem.models.catalog import LoraSettings, ModelConfig, build_tiny, load_pretrained
-from stratagem.models.local import TREE_MODELS, LocalModel
+from stratagem.models.local import LocalModel
 from stratagem.models.tree import build_tree
 from stratagem.seeding import uniforms
 from stratagem.types import Finish

@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -49,7 +48,8 @@ from stratagem.algorithms.advantages import (
 from stratagem.algorithms.episodes import describe_episodes
 from stratagem.algorithms.kl import KL_ESTIMATORS
 from stratagem.algorithms.losses import clipped_surrogate
-from stratagem.algorithms.schedule import Decay, rate_factor
+from stratagem.algorithms.ms_grpo_config import MSGRPOConfig
+from stratagem.algorithms.schedule import rate_factor
 from stratagem.errors import ConfigError
 from stratagem.games.base import Game
 from stratagem.models.base import TrainableModel
@@ -58,104 +58,6 @@ from stratagem.seeding import generator
 from stratagem.types import Trajectory, TrajectoryGroup
 
 __all__ = ["Iteration", "Learner", "MSGRPOConfig", "Sample", "make_samples", "objective", "train"]
-
-
-@dataclass(frozen=True)
-class MSGRPOConfig:
-    """Settings of MS-GRPO."""
-
-    num_iterations: int = 700
-    """M; the paper's 700."""
-    num_groups: int = 1
-    """Different starts in an iteration; the paper's 1."""
-    group_size: int = 100
-    """G; the paper's best runs use 100."""
-    sampled_group_size: int | None = 25
-    """G'; the paper's best is 25. None learns from all G episodes."""
-    episode_temperature: float | None = 1.0
-    """T_ep of eq. 5; ours, the paper does not give it. None is off (the paper's T_ep = 0)."""
-    clip_low: float = 0.2
-    """eps_low of eq. 2; 0.2 from the first author's later code."""
-    clip_high: float = 0.2
-    """eps_up of eq. 2; 0.2 from the first author's later code."""
-    kl_coef: float = 0.0
-    """beta of eq. 1; 0 from the first author's later code. 0 needs no reference model."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """See :mod:`stratagem.algorithms.kl`."""
-    ent_coef: float = 0.0
-    """Weight of the entropy bonus; ours, 0 is the paper's objective."""
-    step_coef: float = 0.0
-    """Weight of step-level credit added to A_j; not in the paper, 0 is its objective. See
-    :func:`stratagem.algorithms.advantages.anchor_state_advantages`."""
-    step_gamma: float = 0.95
-    """Discount of the returns-to-go that step-level credit compares; 0.95 as in GiGPO."""
-    step_target: Literal["return", "value"] = "return"
-    """What step-level credit compares: the episode's own return-to-go as in GiGPO, or the reward plus the mean
-    return-to-go of all visits to the next state (:func:`stratagem.algorithms.advantages.pooled_targets`; ours)."""
-    step_anchor: Literal["state", "group"] = "state"
-    """Which steps are compared: those from the very same state as in GiGPO, or all of the group, for games whose states
-    hardly repeat (ours; a low ``step_gamma`` then credits what a step earned soon after)."""
-    step_balance: bool = False
-    """Whether every state of a group counts the same in step-level credit, however often it was visited; ours."""
-    learning_rate: float = 1e-6
-    """AdamW; 1e-6 from the first author's later code, for a 3B model."""
-    weight_decay: float = 0.0
-    """AdamW's; ours."""
-    warmup_iterations: int = 0
-    """Linear warm-up of the learning rate; ours."""
-    decay: Decay = "constant"
-    """Of the learning rate to zero over ``num_iterations``; ours."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm; ours."""
-    max_kl: float | None = None
-    """Trust region; ours. After a step, KL(theta_old || theta) of a completion is estimated on a few of its samples,
-    and the step is shortened until it is at most this. None takes every step whole, as the paper does."""
-    num_epochs: int = 1
-    """Passes over the episodes of an iteration; the paper's 1."""
-    minibatch_groups: int | None = None
-    """Groups for one optimizer step; None takes all, the paper's single step."""
-    max_tokens_per_pass: int = 8192
-    """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
-    max_steps: int | None = None
-    """Step limit of an episode besides the game's own."""
-
-    def __post_init__(self) -> None:
-        """Refuse values and combinations that cannot learn."""
-        if self.group_size < 2:
-            raise ConfigError(
-                f"group_size={self.group_size!r} gives zero advantage for every episode; set group_size >= 2."
-            )
-        if (self.sampled_group_size is None) != (self.episode_temperature is None):
-            raise ConfigError(
-                f"sampled_group_size={self.sampled_group_size!r} and episode_temperature={self.episode_temperature!r} "
-                "go together: set both for absolute-advantage-weighted sampling, or switch both off."
-            )
-        if self.sampled_group_size is not None and not 2 <= self.sampled_group_size <= self.group_size:
-            raise ConfigError(
-                f"sampled_group_size={self.sampled_group_size!r} is not in 2..group_size={self.group_size!r}; "
-                "choose one that is, or switch sampling off."
-            )
-        if self.episode_temperature is not None and self.episode_temperature <= 0:
-            raise ConfigError(f"episode_temperature={self.episode_temperature!r} must be above 0; or switch it off.")
-        for name in ("num_iterations", "num_groups", "num_epochs", "max_tokens_per_pass"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
-        if self.minibatch_groups is not None and self.minibatch_groups < 1:
-            raise ConfigError(f"minibatch_groups={self.minibatch_groups!r} must be 1 or more; leave it out for all.")
-        for name in ("clip_low", "clip_high", "learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0.")
-        if self.max_kl is not None and not self.max_kl > 0:
-            raise ConfigError(f"max_kl={self.max_kl!r} lets no step through; set it above 0, or leave it out.")
-        if math.isinf(self.learning_rate):
-            raise ConfigError(f"learning_rate={self.learning_rate!r} is no step size; use a finite number.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
-        if not 0 < self.step_gamma <= 1:
-            raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
-        for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more.")
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from stratagem.models.tree import TokenTree, attention_blocks
 
-__all__ = ["TREE_ATTENTION", "KeyValueStore", "TreeLayout", "tree_attention_forward"]
+__all__ = [
+    "TREE_ATTENTION",
+    "TREE_MODELS",
+    "KeyValueStore",
+    "TreeLayout",
+    "tree_attention_forward",
+    "why_no_tree",
+]
 
 TREE_ATTENTION = "stratagem_tree"
+TREE_MODELS = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text", "smollm3"})
+"""``model_type`` of the architectures whose equality with row-by-row is tested."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +239,21 @@ def tree_attention_forward(
         return _attend(q * scale, tree.keys[layer], tree.values[layer], blocks).unsqueeze(0), None
     output: Tensor = _TreeAttention.apply(q, k, v, blocks, scale)  # type: ignore[no-untyped-call]
     return output.unsqueeze(0), None
+
+
+def why_no_tree(model: PreTrainedModel) -> str | None:
+    """Return why a model cannot compute on the token tree; None if it can."""
+    config = model.config.get_text_config()
+    kind = config.model_type
+    if kind not in TREE_MODELS:
+        known = ", ".join(sorted(TREE_MODELS))
+        return f"Architecture {kind!r} is not known to compute the same on a token tree (known: {known})."
+    if getattr(config, "attn_logit_softcapping", None):
+        return f"Architecture {kind!r} caps its attention scores, which the token tree does not."
+    positions = str(getattr(config, "rope_parameters", None))  # one table, or one for each kind of layer
+    if "dynamic" in positions or "longrope" in positions:
+        return f"Architecture {kind!r} scales its positions by sequence length, which differs between rows of a tree."
+    return None
 
 
 # Registration is the one thing that importing this module does: transformers looks implementations up by name.

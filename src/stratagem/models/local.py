@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from stratagem.errors import ConfigError, ModelError
-from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout
+from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout, why_no_tree
 from stratagem.models.base import Completion, GenerationConfig, Request
 from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
 from stratagem.models.decoding import Row, TreeSampler
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["Batch", "LocalModel", "check_device"]
-
-TREE_MODELS = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma3_text", "smollm3"})
-"""``model_type`` of the architectures whose equality with row-by-row is tested."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -78,7 +75,7 @@ class LocalModel:
         # The longest first, so that a token that begins with another one is taken whole.
         self._special = sorted(special, key=lambda token: (-len(token), token))
         self.context_length = int(getattr(model.config, "max_position_embeddings", 4096))
-        self.tree_refused = _why_no_tree(model)
+        self.tree_refused = why_no_tree(model)
         if self.tree_refused is None:
             model.set_attn_implementation(TREE_ATTENTION)
         else:
@@ -486,20 +483,6 @@ def _replace(text: str, marks: Mapping[str, str]) -> str:
     for token, mark in marks.items():
         text = text.replace(token, mark)
     return text
-
-
-def _why_no_tree(model: PreTrainedModel) -> str | None:
-    config = model.config.get_text_config()
-    kind = config.model_type
-    if kind not in TREE_MODELS:
-        known = ", ".join(sorted(TREE_MODELS))
-        return f"Architecture {kind!r} is not known to compute the same on a token tree (known: {known})."
-    if getattr(config, "attn_logit_softcapping", None):
-        return f"Architecture {kind!r} caps its attention scores, which the token tree does not."
-    positions = str(getattr(config, "rope_parameters", None))  # one table, or one for each kind of layer
-    if "dynamic" in positions or "longrope" in positions:
-        return f"Architecture {kind!r} scales its positions by sequence length, which differs between rows of a tree."
-    return None
 
 
 def _softcap(model: PreTrainedModel) -> float | None:
