@@ -594,14 +594,14 @@ def test_what_an_iteration_tells(toys: SimpleNamespace) -> None:
     assert [len(advantages) for advantages in iteration.advantages] == [8, 8]
 
 
-@pytest.mark.parametrize(("max_kl", "share", "kl"), [(0.5, 1.0, 0.4538), (0.2, 0.5, 0.1218)], ids=["whole", "halved"])
+@pytest.mark.parametrize(("max_kl", "share", "kl"), [(0.5, 1.0, 0.4538), (0.2, 0.5, 0.1135)], ids=["whole", "halved"])
 def test_a_step_is_halved_until_the_policy_moved_little_enough(
     toys: SimpleNamespace, max_kl: float, share: float, kl: float
 ) -> None:
     # AdamW's first step moves each logit that has a gradient by the learning rate 1: token 0 up, token 1 down.
     # Whole step: p proportional to (e, 1/e, 1, 1), Z = (2.7183 + 0.3679 + 2) / 4 = 1.2715; r = p / 0.25 = 2.1377 and
-    # 0.2893; k3 = 1.1377 - 0.7597 and -0.7107 + 1.2402; mean 0.4538. Half: Z = 1.0638; r = 1.5498 and 0.5701;
-    # k3 = 0.5498 - 0.4381 and -0.4299 + 0.5619; mean 0.1218.
+    # 0.2893; k3 = 1.1377 - 0.7597 and -0.7107 + 1.2402; mean 0.4538. Half of it: 0.4538 / 4 = 0.1135 by the square law
+    # (0.1218 if it were computed again).
     model = toys.TableModel(num_prompts=1, max_tokens=1)
     learner = Learner(model, config(learning_rate=1.0, max_kl=max_kl))
     group = toys.make_group([(1.0, (0,))], [(0.0, (1,))], logprob=math.log(0.25))
@@ -609,6 +609,17 @@ def test_a_step_is_halved_until_the_policy_moved_little_enough(
     assert metrics["step_share"] == share
     assert metrics["step_kl"] == pytest.approx(kl, abs=1e-4)
     torch.testing.assert_close(model.table.detach()[0, 0], torch.tensor([share, -share, 0.0, 0.0]))
+
+
+def test_a_step_far_outside_the_trust_region_is_looked_at_again(toys: SimpleNamespace) -> None:
+    # Rate 2: p = (e^2, e^-2, 1, 1) / 9.5244; r = 3.1032 and 0.0568; k3 = 2.1032 - 1.1324 and -0.9432 + 2.8682; mean
+    # 1.4479, more than 8 times 0.03. Factor 0.9 sqrt(0.03 / 1.4479) = 0.12955. Logits +-0.2591: Z = 1.0168; r = 1.2743
+    # and 0.7590; k3 = 0.2743 - 0.2424 and -0.2410 + 0.2758; mean 0.03334 is still above 0.03: half of it.
+    learner = Learner(toys.TableModel(), config(learning_rate=2.0, max_kl=0.03))
+    group = toys.make_group([(1.0, (0,))], [(0.0, (1,))], logprob=math.log(0.25))
+    metrics = learner.step(samples_of(group).samples, 1, 1.0)
+    assert metrics["step_share"] == pytest.approx(0.12955 / 2, abs=1e-4)
+    assert metrics["step_kl"] == pytest.approx(0.03334 / 4, abs=1e-4)
 
 
 def test_without_a_trust_region_every_step_is_whole(toys: SimpleNamespace) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["check_same_shape", "clipped_surrogate"]
+__all__ = ["check_same_shape", "clipped_surrogate", "clipped_value_loss"]
 
 
 def check_same_shape(**tensors: Tensor) -> None:
@@ -45,3 +45,26 @@ def clipped_surrogate(
     ratio = torch.exp(logprobs - old_logprobs.detach())
     advantages = advantages.detach()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+
+
+def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip_range: float | None) -> Tensor:
+    r"""Return the larger of the clipped and the plain squared error of each value.
+
+    .. math:: L_k = \max\big((V_k - R_k)^2,\ (V^{old}_k + \operatorname{clip}(V_k - V^{old}_k, -\epsilon, \epsilon)
+              - R_k)^2\big)
+
+    Source: PPO's public implementation (Schulman et al. 2017, arXiv:1707.06347), as POAD's and TWOSOME's code use it.
+
+    Args:
+        values: [T] V now; gradients flow through this one only.
+        old_values: [T] V when the batch was collected.
+        returns: [T] targets.
+        clip_range: epsilon > 0; None is the plain squared error.
+    """
+    check_same_shape(values=values, old_values=old_values, returns=returns)
+    returns, old_values = returns.detach(), old_values.detach()
+    plain = (values - returns).square()
+    if clip_range is None:
+        return plain
+    near = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return torch.maximum(plain, (near - returns).square())

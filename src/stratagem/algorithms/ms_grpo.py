@@ -300,10 +300,11 @@ class Learner:
             kl = float((log_ratio.exp() - 1 - log_ratio).sum()) / len(chosen)
             if kl <= self.config.max_kl or share < _MIN_SHARE:
                 return share, kl
-            # KL grows with the square of a short step, so this mostly takes one more look.
             factor = min(0.5, 0.9 * math.sqrt(self.config.max_kl / kl))
             share *= factor
             torch._foreach_lerp_(list(self.parameters.values()), before, 1 - factor)
+            if kl <= _QUADRATIC * self.config.max_kl:
+                return share, kl * factor**2  # KL grows with the square of a short step; no need to look again
 
 
 def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -315,8 +316,10 @@ def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Ten
     return old.to(device), advantages.to(device), weights.to(device)
 
 
-_KL_ROWS = 16
+_KL_ROWS = 8
 """Samples on which the length of a step is judged; few, since they cost a forward pass."""
+_QUADRATIC = 8.0
+"""Up to this many times ``max_kl`` the square law is trusted."""
 _MIN_SHARE = 0.02
 """A step is not shortened further once it is below this share."""
 
