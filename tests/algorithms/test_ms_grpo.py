@@ -329,7 +329,7 @@ def test_minibatches_take_every_group_once_in_an_epoch(toys: SimpleNamespace, si
     seen: list[int] = []
     plain = learner.step
 
-    def recorded(samples: Any, num_groups: int, temperature: float) -> dict[str, float]:
+    def recorded(samples: Any, num_groups: int, temperature: float, trust: object) -> dict[str, float]:
         seen.append(num_groups)
         return plain(samples, num_groups, temperature)
 

@@ -21,7 +21,7 @@ Departures from the paper:
   The estimator is named: k3 is GRPO's.
 - std is that of the population; the paper does not say.
 - ``ent_coef`` and ``step_coef`` add an entropy bonus and step-level credit; both are 0 in the paper's objective.
-- ``max_kl`` shortens a step of ascent that moves the policy too far; off by default.
+- ``max_kl`` shortens steps of ascent that move the policy too far from theta_old; off by default.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
 """
@@ -183,6 +183,16 @@ def objective(
     return (weights * loss).sum()
 
 
+@dataclass(frozen=True)
+class Trust:
+    """How far a step may go."""
+
+    samples: tuple[Sample, ...]
+    """Where the policy is compared with theta_old."""
+    share: float = 1.0
+    """Of ``max_kl``; the steps on one collection use it up one after the other."""
+
+
 class Learner:
     """Model, optimizer and the number of the iteration: all that a checkpoint must hold.
 
@@ -209,12 +219,16 @@ class Learner:
         )
         return config.learning_rate * factor
 
-    def step(self, samples: Sequence[Sample], num_groups: int, temperature: float) -> dict[str, float]:
+    def step(
+        self, samples: Sequence[Sample], num_groups: int, temperature: float, trust: Trust | None = None
+    ) -> dict[str, float]:
         """Make one step of ascent on the samples of ``num_groups`` groups and return its metrics.
 
-        Micro-batches add up to exactly the gradient of the whole.
+        Micro-batches add up to exactly the gradient of the whole. Without ``trust`` a step is judged on its own samples
+        and may go the whole way to ``max_kl``.
         """
         config = self.config
+        trust = trust or Trust(tuple(samples))
         self.optimizer.zero_grad(set_to_none=True)
         rows = [(sample.prompt_ids, sample.completion_ids) for sample in samples]
         sums = {"loss": 0.0, "kl": 0.0, "entropy": 0.0, "clipped": 0.0, "ratio_gap": 0.0, "approx_kl": 0.0}
@@ -266,7 +280,7 @@ class Learner:
         self.optimizer.step()
         length: dict[str, float] = {}
         if before is not None:
-            length["step_share"], length["step_kl"] = self._shorten(before, samples, temperature)
+            length["step_share"], length["step_kl"] = self._shorten(before, trust, temperature)
         self.model.weights_changed()
         total_weight = sum(s.weight * len(s.completion_ids) for s in samples) / num_groups
         return {
@@ -283,27 +297,27 @@ class Learner:
         }
 
     @torch.no_grad()
-    def _shorten(self, before: list[Tensor], samples: Sequence[Sample], temperature: float) -> tuple[float, float]:
-        """Shorten the step that was just made until the policy is at most ``max_kl`` away from theta_old.
+    def _shorten(self, before: list[Tensor], trust: Trust, temperature: float) -> tuple[float, float]:
+        """Shorten the step that was just made until the policy is at most so far away from theta_old.
 
         Returns:
-            The share of the step that was kept, and its KL. Adam's moments keep the gradient as it was.
+            The share of the step that was kept, and the KL after it. Adam's moments keep the gradient as it was.
         """
         assert self.config.max_kl is not None
-        chosen = samples[:: max(1, len(samples) // _KL_ROWS)]
-        rows = [(sample.prompt_ids, sample.completion_ids) for sample in chosen]
-        old, _, _ = _token_tensors(chosen, before[0].device)
+        limit = self.config.max_kl * trust.share
+        rows = [(sample.prompt_ids, sample.completion_ids) for sample in trust.samples]
+        old, _, _ = _token_tensors(trust.samples, before[0].device)
         share = 1.0
         while True:
             log_ratio = self.model.logprobs(rows, temperature=temperature).logprobs - old
             # The tokens were drawn from theta_old: k3 of KL(theta_old || theta), summed over a completion.
-            kl = float((log_ratio.exp() - 1 - log_ratio).sum()) / len(chosen)
-            if kl <= self.config.max_kl or share < _MIN_SHARE:
+            kl = float((log_ratio.exp() - 1 - log_ratio).sum()) / len(rows)
+            if kl <= limit or share < _MIN_SHARE:
                 return share, kl
-            factor = min(0.5, 0.9 * math.sqrt(self.config.max_kl / kl))
+            factor = min(0.5, 0.9 * math.sqrt(limit / kl))
             share *= factor
             torch._foreach_lerp_(list(self.parameters.values()), before, 1 - factor)
-            if kl <= _QUADRATIC * self.config.max_kl:
+            if kl <= _QUADRATIC * limit:
                 return share, kl * factor**2  # KL grows with the square of a short step; no need to look again
 
 
@@ -316,7 +330,7 @@ def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Ten
     return old.to(device), advantages.to(device), weights.to(device)
 
 
-_KL_ROWS = 8
+_KL_ROWS = 12
 """Samples on which the length of a step is judged; few, since they cost a forward pass."""
 _QUADRATIC = 8.0
 """Up to this many times ``max_kl`` the square law is trusted."""
@@ -325,6 +339,12 @@ _MIN_SHARE = 0.02
 
 _MAX_RATIO_GAP = 0.1
 """Before the first step the ratio is 1 up to rounding (1e-4 in float32, a few percent in bfloat16)."""
+
+
+def _judged(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """Choose samples with different prompts, evenly from all groups: a step on one board also moves the others."""
+    distinct = list({sample.prompt_ids: sample for sample in samples}.values())
+    return tuple(distinct[:: -(-len(distinct) // _KL_ROWS)]) if distinct else ()
 
 
 def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: float, seed: int) -> dict[str, float]:
@@ -337,11 +357,14 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
     useful = [group.samples for group in per_group if group.samples]
     size = max(1, len(useful)) if config.minibatch_groups is None else config.minibatch_groups
     collected: list[dict[str, float]] = []
+    judged = _judged([s for samples in useful for s in samples])
+    num_steps = config.num_epochs * -(-len(useful) // size)
     for epoch in range(config.num_epochs):
         order = generator(seed, "minibatch", learner.iteration, epoch).permutation(len(useful))
         for start in range(0, len(useful), size):
             part = [useful[i] for i in order[start : start + size]]
-            metrics = learner.step([s for samples in part for s in samples], len(part), temperature)
+            trust = Trust(judged, (len(collected) + 1) / num_steps)
+            metrics = learner.step([s for samples in part for s in samples], len(part), temperature, trust)
             if not collected and metrics["ratio_gap"] > _MAX_RATIO_GAP:
                 raise RuntimeError(
                     f"Before any update the importance ratio is off by {metrics['ratio_gap']:.3f}; expected 1. The "
@@ -416,8 +439,13 @@ def check_trainable(agent: LanguageAgent) -> None:
     """Refuse sampling whose log-probabilities the learner cannot reproduce.
 
     Raises:
-        ConfigError: greedy or truncated sampling.
+        ConfigError: greedy or truncated sampling, or no sampling of tokens at all.
     """
+    if not isinstance(agent, LanguageAgent):
+        raise ConfigError(
+            "agent.name='scoring' chooses among whole actions, and MS-GRPO trains tokens that were sampled; set "
+            "agent.name = 'language', or algorithm.name = 'poad'."
+        )
     generation = agent.generation
     if generation.temperature <= 0:
         raise ConfigError("agent.temperature=0 always gives the same episode, so nothing is learnt; set it above 0.")
