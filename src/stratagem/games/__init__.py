@@ -16,15 +16,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratagem.errors import ConfigError, UnknownNameError
+from stratagem.games.alfworld import ALFWorld
 from stratagem.games.base import Game, GameStep
 from stratagem.games.frozen_lake import FrozenLake
+from stratagem.games.overcooked import Overcooked
 from stratagem.games.snake import Snake
+from stratagem.games.virtualhome import VirtualHome
 
 __all__ = ["GAMES", "VARIANTS", "Game", "GameStep", "make", "parameters"]
 
 GAMES: dict[str, type[Game]] = {
     "frozen_lake": FrozenLake,
+    "overcooked": Overcooked,
     "snake": Snake,
+    "virtualhome": VirtualHome,
+    "alfworld": ALFWorld,
 }
 
 _KINDS: dict[Any, tuple[Any, str]] = {
@@ -40,8 +46,21 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "FrozenLake-NotSlippery": ("frozen_lake", {"slippery": False}),
     "FrozenLake-Slippery": ("frozen_lake", {"slippery": True}),
+    "Overcooked-TomatoSalad": ("overcooked", {"layout": "tomato", "order": ("tomato",)}),
+    "Overcooked-TomatoLettuceSalad": ("overcooked", {"layout": "tomato_lettuce", "order": ("tomato", "lettuce")}),
     "Snake-Standard": ("snake", {"apple_reward": 1.0}),
     "Snake-Poison": ("snake", {"apple_reward": -1.0}),
+    "VirtualHome-FoodPreparation": ("virtualhome", {"task": "food_preparation"}),
+    "VirtualHome-FoodPreparation-Cheese": ("virtualhome", {"item": "cheese"}),
+    "VirtualHome-FoodPreparation-Hamburger": ("virtualhome", {"item": "hamburger"}),
+    "VirtualHome-FoodPreparation-ApplePie": ("virtualhome", {"item": "apple pie"}),
+    "VirtualHome-FoodPreparation-Pizza": ("virtualhome", {"item": "pizza"}),
+    "VirtualHome-FoodPreparation-WashingPlate": ("virtualhome", {"item": "dishes", "appliance": "dishwasher"}),
+    "VirtualHome-FoodPreparation-Laundry": ("virtualhome", {"item": "clothes", "appliance": "washing machine"}),
+    "VirtualHome-Entertainment": ("virtualhome", {"task": "entertainment"}),
+    "ALFWorld-Generated": ("alfworld", {"source": "generated", "split": "train"}),
+    "ALFWorld-Generated-Unseen": ("alfworld", {"source": "generated", "split": "valid_unseen"}),
+    "ALFWorld": ("alfworld", {"source": "data"}),
 }
 
 

@@ -82,6 +82,11 @@ class Game(ABC):
     def render(self) -> str:
         """Return a picture of the state for people, as plain text."""
 
+    @property
+    def num_starts(self) -> int | None:
+        """How many start states there are where seeds 0 to ``num_starts - 1`` start in each once; None elsewhere."""
+        return None
+
     def default_opponent(self, player: int) -> str:
         """Return the name of the policy that plays seat ``player`` unless a user says otherwise."""
         return "random"
