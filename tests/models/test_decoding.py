@@ -14,7 +14,8 @@ from stratagem.errors import ModelError
 from stratagem.models.attention import KeyValueStore
 from stratagem.models.base import GenerationConfig
 from stratagem.models.catalog import ModelConfig, build_tiny
-from stratagem.models.decoding import Row, TreeSampler, _distributions
+from stratagem.models.decoding import Row, TreeSampler
+from stratagem.models.distribution import distributions
 from stratagem.models.local import LocalModel
 from stratagem.models.tree import build_tree
 from stratagem.seeding import uniforms
@@ -378,7 +379,7 @@ def test_the_edges_of_the_cdf_never_draw_an_impossible_token(uniform: float, siz
         logits = torch.full((size,), -math.inf)
         possible = np.sort(rng.choice(size, min(size, 3), replace=False))
         logits[possible] = torch.from_numpy(rng.normal(size=len(possible)).astype(np.float32))
-        token, logprob = _distributions(logits[None], GenerationConfig())[0].draw(uniform)
+        token, logprob = distributions(logits[None], GenerationConfig())[0].draw(uniform)
         assert token == possible[0 if uniform == 0.0 else -1]
         assert math.isfinite(logprob)
 
@@ -386,14 +387,14 @@ def test_the_edges_of_the_cdf_never_draw_an_impossible_token(uniform: float, siz
 def test_each_uniform_number_draws_the_token_whose_interval_holds_it() -> None:
     # p = (1/8, 0, 3/8, 1/2): intervals [0, .125), [], [.125, .5), [.5, 1)
     logits = torch.log(torch.tensor([0.125, 0.0, 0.375, 0.5]))
-    distribution = _distributions(logits[None], GenerationConfig())[0]
+    distribution = distributions(logits[None], GenerationConfig())[0]
     drawn = [distribution.draw(u)[0] for u in (0.0, 0.1249, 0.1251, 0.4999, 0.5001, 0.9999)]
     assert drawn == [0, 0, 2, 2, 3, 3]
     assert distribution.draw(0.3)[1] == pytest.approx(math.log(0.375), abs=1e-6)
 
 
 def test_top_k_of_equal_tokens_keeps_k() -> None:
-    distribution = _distributions(torch.zeros(1, 10), GenerationConfig(top_k=3))[0]
+    distribution = distributions(torch.zeros(1, 10), GenerationConfig(top_k=3))[0]
     assert np.count_nonzero(distribution.probabilities) == 3
 
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from stratagem.agents.parsing import ActionParser, ParseError, parse_action
+from stratagem.agents.parsing import ActionParser, parse_action
 from stratagem.agents.prompts import PromptTemplate, load_template
 from stratagem.errors import ConfigError
 from stratagem.models.base import Completion, GenerationConfig, LanguageModel, Request
+from stratagem.types import Generation
 
 __all__ = ["AgentConfig", "Decision", "LanguageAgent", "Recovery", "Shaping"]
 
@@ -87,12 +89,18 @@ class Decision:
 
     action: str | None
     """The legal action, or None."""
-    parse_error: ParseError | None
+    parse_error: StrEnum | None
     """Why ``action`` is None; None for a valid action."""
     completion: Completion
     """As sampled."""
     shaping: float = 0.0
     """Phi_t, the format penalty (0 without one)."""
+    candidates: tuple[tuple[int, ...], ...] = ()
+    """Token ids of every action that was chosen among; empty where tokens were sampled freely."""
+    candidate_logprobs: tuple[float, ...] = ()
+    """log pi of each of ``candidates``."""
+    generations: tuple[Generation, ...] = ()
+    """What was said before the action, as sampled."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,11 @@ class LanguageAgent:
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
         _check(self.recovery, self.invalid_penalty)
+
+    @property
+    def num_uniforms(self) -> int:
+        """Random numbers that one decision takes."""
+        return self.generation.max_new_tokens if self.generation.temperature > 0 else 0
 
     @classmethod
     def from_config(

@@ -21,7 +21,9 @@ from stratagem.types import Finish
 
 __all__ = [
     "Completion",
+    "CriticModel",
     "GenerationConfig",
+    "LabelHidden",
     "LabelLogprobs",
     "LanguageModel",
     "Request",
@@ -179,4 +181,39 @@ class TrainableModel(LanguageModel, Protocol):
 
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights."""
+        ...
+
+
+class LabelHidden(LabelLogprobs, Protocol):
+    """A training pass that also gives what a value head reads."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """[T, C] final hidden state *before* each completion token, with gradients; the prompt's for the first one."""
+        ...
+
+
+class CriticModel(TrainableModel, Protocol):
+    """A trainable model whose hidden states heads can read; see :mod:`stratagem.models.heads`."""
+
+    @property
+    def hidden_size(self) -> int:
+        """C."""
+        ...
+
+    @property
+    def has_base(self) -> bool:
+        """Whether there are weights apart from those that train."""
+        ...
+
+    def logprobs(self, rows: Sequence[TokenRow], *, temperature: float = 1.0) -> LabelHidden:
+        """Return log-probabilities and hidden states of completions, with gradients, from one pass."""
+        ...
+
+    def hidden_states(self, rows: Sequence[TokenRow], *, base: bool = False) -> Tensor:
+        """Return the hidden states alone; with ``base`` those of the weights that never train, without gradients."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of ids."""
         ...

@@ -11,13 +11,11 @@ is full, nodes that no running request needs are dropped, and computed again if 
 A request may say which completions it expects (an agent knows the legal words). Their tokens are computed in the pass
 of the prompt, so a short answer takes one pass instead of one for each token. Nothing that is drawn depends on it.
 
-Drawing: token = first t with CDF(t) > u * CDF(V), in vocabulary order, with sums in float64. Log-probabilities are
-those of the distribution that was drawn from: softmax(logits / temperature), then top-k, top-p, min-p, renormalised.
+How a token is drawn: :mod:`stratagem.models.distribution`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +27,7 @@ from torch import Tensor
 from stratagem.errors import ModelError
 from stratagem.models.attention import Block, KeyValueStore, make_block
 from stratagem.models.base import GenerationConfig
+from stratagem.models.distribution import Distribution, Key, distributions, key_of
 from stratagem.models.frozen import LOST, ROOT, FrozenStates
 from stratagem.types import Finish
 
@@ -36,9 +35,6 @@ __all__ = ["Row", "SamplerStats", "TreeSampler"]
 
 _BLOCK_ROWS = 128
 _BLOCK_OVERHEAD = 2000  # cost of one more attention block, in (query, key) pairs; measured on 2 cores
-_CHUNK = 256  # tokens summed at once when a draw is looked up
-
-_Key = tuple[float | None, ...]
 
 
 class _Node:
@@ -97,31 +93,6 @@ class SamplerStats:
     passes: int = 0
 
 
-class _Distribution:
-    """Probabilities of the next token, ready to be looked up."""
-
-    __slots__ = ("chunks", "greedy", "key", "probabilities")
-
-    def __init__(self, key: _Key, probabilities: np.ndarray, chunks: np.ndarray, greedy: int) -> None:
-        self.key = key
-        self.probabilities = probabilities
-        self.chunks = chunks
-        self.greedy = greedy
-
-    def draw(self, uniform: float) -> tuple[int, float]:
-        if self.greedy >= 0:
-            return self.greedy, 0.0
-        target = uniform * self.chunks[-1]
-        chunk = min(int(np.searchsorted(self.chunks, target, side="right")), len(self.chunks) - 1)
-        below = self.chunks[chunk - 1] if chunk else 0.0
-        inside = self.probabilities[chunk * _CHUNK : (chunk + 1) * _CHUNK]
-        sums = below + np.cumsum(inside, dtype=np.float64)
-        offset = int(np.searchsorted(sums, target, side="right"))
-        if offset >= len(inside) or inside[offset] == 0.0:  # rounding at the upper edge: take the last possible token
-            offset = int(np.flatnonzero(inside)[-1])
-        return chunk * _CHUNK + offset, math.log(float(inside[offset]))
-
-
 class TreeSampler:
     """Draws completions for many requests at once; see the module's text."""
 
@@ -170,7 +141,7 @@ class TreeSampler:
         self._roots: dict[int, _Node] = {}
         self._ends: dict[tuple[int, ...], list[_Node]] = {}
         self._free = list(range(self._capacity - 1, -1, -1))
-        self._distributions: OrderedDict[_Node, _Distribution] = OrderedDict()
+        self._distributions: OrderedDict[_Node, Distribution] = OrderedDict()
         self._frozen_is_old = True  # the learner still needs it; the next pass of sampling begins a new collection
         for row in self._rows:
             self._enter(row)
@@ -415,9 +386,9 @@ class TreeSampler:
 
     def _distribute(self, rows: list[Row]) -> None:
         """Make the distributions that these rows will draw from."""
-        todo: dict[_Key, tuple[GenerationConfig, dict[_Node, None]]] = {}
+        todo: dict[Key, tuple[GenerationConfig, dict[_Node, None]]] = {}
         for row in rows:
-            node, key = row.nodes[-1], _key(row.config)
+            node, key = row.nodes[-1], key_of(row.config)
             known = self._distributions.get(node)
             if known is not None and known.key == key:
                 self._distributions.move_to_end(node)
@@ -429,14 +400,14 @@ class TreeSampler:
                 part = nodes[start : start + 64]
                 logits = self._head(torch.stack([node.hidden for node in part if node.hidden is not None]))
                 self._max_distributions = self._distribution_bytes // (4 * logits.shape[1])
-                self._distributions.update(zip(part, _distributions(logits, config), strict=True))
+                self._distributions.update(zip(part, distributions(logits, config), strict=True))
         while len(self._distributions) > max(len(rows), self._max_distributions):
             self._distributions.popitem(last=False)
 
     def _draw(self, row: Row) -> None:
         """Draw tokens until the row ends or reaches a node whose distribution is not known."""
         config = row.config
-        key = _key(config)
+        key = key_of(config)
         while row.finish is None:
             node = row.nodes[-1]
             known = self._distributions.get(node)
@@ -468,39 +439,3 @@ class TreeSampler:
         # A token is at least one byte, so a stop text that just ended lies within this many tokens.
         tail = self._decode(row.completion_ids[-(longest + 4) :])
         return any(text in tail for text in row.config.stop)
-
-
-def _key(config: GenerationConfig) -> _Key:
-    return (config.temperature, config.top_k, config.top_p, config.min_p)
-
-
-def _distributions(logits: Tensor, config: GenerationConfig) -> list[_Distribution]:
-    """Turn logits [r, V] into distributions that can be drawn from."""
-    key = _key(config)
-    if config.temperature == 0:
-        empty = np.empty(0, dtype=np.float32)
-        return [_Distribution(key, empty, empty, token) for token in logits.argmax(-1).tolist()]
-    p = torch.softmax(logits.float() / config.temperature, dim=-1)
-    if config.truncates:
-        p = torch.stack([_truncate(row, config) for row in p])
-    padded = torch.nn.functional.pad(p, (0, -p.shape[1] % _CHUNK))
-    chunks = padded.view(len(p), -1, _CHUNK).sum(-1, dtype=torch.float64).cumsum(-1).cpu().numpy()
-    # Copies of their own, so that dropping one distribution frees its memory.
-    return [_Distribution(key, row.copy(), sums, -1) for row, sums in zip(p.cpu().numpy(), chunks, strict=True)]
-
-
-def _truncate(p: Tensor, config: GenerationConfig) -> Tensor:
-    """Apply top-k, then top-p, then min-p to probabilities [V], each on the renormalised rest of the one before."""
-    if config.top_k is not None and config.top_k < len(p):
-        kept = torch.topk(p, config.top_k).indices
-        p = torch.zeros_like(p).index_copy_(0, kept, p[kept])
-        p = p / p.sum()
-    if config.top_p is not None and config.top_p < 1:
-        ordered, index = torch.sort(p, descending=True, stable=True)
-        before = torch.cumsum(ordered, 0) - ordered
-        p = p.index_fill(0, index[before >= config.top_p], 0.0)
-        p = p / p.sum()
-    if config.min_p is not None:
-        p = torch.where(p >= config.min_p * p.max(), p, torch.zeros_like(p))
-        p = p / p.sum()
-    return p

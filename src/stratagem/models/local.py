@@ -12,7 +12,6 @@ import copy
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,10 @@ from torch import Tensor, nn
 from stratagem.errors import ConfigError, ModelError
 from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout, why_no_tree
 from stratagem.models.base import Completion, GenerationConfig, Request
+from stratagem.models.batch import Batch, row_batch, softcap, tree_batch
 from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
 from stratagem.models.decoding import Row, TreeSampler
 from stratagem.models.frozen import FrozenStates, freeze_below
-from stratagem.models.logits import label_logprobs
 from stratagem.models.tree import Row as TreeRow
 from stratagem.models.tree import TokenTree, build_tree, split_rows
 
@@ -35,20 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "LocalModel", "check_device"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a training pass gives for a list of rows."""
-
-    logprobs: Tensor
-    """[sum of completion lengths] float32, rows one after the other."""
-    entropy: Tensor
-    """[same] entropy of the distribution that each token was drawn from, in nats."""
-    num_computed: int
-    """Tokens that went through the model."""
-    num_seen: int
-    """Tokens that a row-by-row pass without padding would compute."""
 
 
 class LocalModel:
@@ -119,6 +104,8 @@ class LocalModel:
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._engine: asyncio.Task[None] | None = None
         self._encoded: dict[Any, tuple[int, ...]] = {}
+        self.version = 0
+        """Counts the calls of :meth:`weights_changed`."""
 
     @classmethod
     def load(cls, config: ModelConfig) -> LocalModel:
@@ -192,6 +179,13 @@ class LocalModel:
         if self.tokenizer.eos_token_id is not None:
             found.add(int(self.tokenizer.eos_token_id))
         return frozenset(found)
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends an answer which was written for the model to learn."""
+        ids = self.stop_ids
+        eos = self.tokenizer.eos_token_id
+        return int(eos) if eos in ids else min(ids)
 
     # ---- sampling ----------------------------------------------------------------------------------------------
 
@@ -280,6 +274,7 @@ class LocalModel:
 
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights. Whoever changes weights must call it."""
+        self.version += 1
         if self._sampler is not None:
             self._sampler.clear()
 
@@ -314,7 +309,7 @@ class LocalModel:
     def _head(self, hidden: Tensor) -> Tensor:
         head = self.module.get_output_embeddings()
         logits = nn.functional.linear(hidden, head.weight, head.bias).float()
-        cap = _softcap(self.module)
+        cap = softcap(self.module)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     # ---- training ----------------------------------------------------------------------------------------------
@@ -343,25 +338,9 @@ class LocalModel:
         if self.tree_refused is not None:
             return self.logprobs_by_row(rows, temperature=temperature)
         tree = build_tree(rows)
-        layout = TreeLayout(tree, block_size=self.config.attention_block, device=self.device)
-        hidden = self._tree_hidden(tree, layout)
-        nodes = torch.from_numpy(tree.label_nodes).to(self.device)
-        # Labels sorted by node, so that the logits are made chunk by chunk.
-        order = torch.argsort(nodes, stable=True)
-        distinct, row_of_label = torch.unique_consecutive(nodes[order], return_inverse=True)
+        hidden = self._tree_hidden(tree, TreeLayout(tree, block_size=self.config.attention_block, device=self.device))
         head = self.module.get_output_embeddings()
-        logprobs, entropy = label_logprobs(
-            hidden.index_select(0, distinct),
-            head.weight,
-            rows=row_of_label,
-            tokens=torch.from_numpy(tree.label_tokens).to(self.device)[order],
-            bias=head.bias,
-            temperature=temperature,
-            softcap=_softcap(self.module),
-        )
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=self.device))
-        index = back[torch.from_numpy(tree.row_index).to(self.device)]
-        return Batch(logprobs[index], entropy[row_of_label[index]], tree.num_nodes, tree.num_row_tokens)
+        return tree_batch(hidden, tree, head, temperature=temperature, cap=softcap(self.module))
 
     def _tree_hidden(self, tree: TokenTree, layout: TreeLayout) -> Tensor:
         """Return the final hidden states [N, C] of a tree, without the frozen layers where their states are kept."""
@@ -378,22 +357,34 @@ class LocalModel:
 
     def logprobs_by_row(self, rows: Sequence[TreeRow], *, temperature: float = 1.0) -> Batch:
         """Return the same as :meth:`logprobs`, one right-padded line for each row: what everyone else computes."""
-        lengths = [len(prompt) + len(completion) for prompt, completion in rows]
-        ids = torch.zeros((len(rows), max(lengths)), dtype=torch.int64, device=self.device)
-        mask = torch.zeros_like(ids)
-        for number, (prompt, completion) in enumerate(rows):
-            ids[number, : lengths[number]] = torch.tensor([*prompt, *completion], device=self.device)
-            mask[number, : lengths[number]] = 1
-        positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
-        logits = self.module(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
-        log_p = torch.log_softmax(logits.float() / temperature, dim=-1)
-        entropy = -(log_p.exp() * log_p).sum(-1)
-        spans = [(n, range(len(p) - 1, len(p) + len(c) - 1)) for n, (p, c) in enumerate(rows)]
-        line = torch.tensor([n for n, span in spans for _ in span], device=self.device)
-        place = torch.tensor([k for _, span in spans for k in span], device=self.device)
-        chosen = log_p[line, place, ids[line, place + 1]]
-        seen = sum(lengths) - len(rows)
-        return Batch(chosen, entropy[line, place], ids.numel(), seen)
+        return row_batch(self.module, rows, temperature=temperature, device=self.device)
+
+    @property
+    def has_base(self) -> bool:
+        """Whether there are weights apart from those that train: with LoRA, the model without its adapter."""
+        return self.config.lora is not None
+
+    def hidden_states(self, rows: Sequence[TreeRow], *, base: bool = False) -> Tensor:
+        """Return ``logprobs(rows).hidden`` without the work of the output layer.
+
+        Args:
+            rows: (prompt ids, completion ids) pairs.
+            base: of the weights without their adapter, which never change; then without gradients.
+        """
+        if base:
+            assert self.has_base, "there is no adapter to leave out"
+            with torch.no_grad(), self._adapted.disable_adapter():  # type: ignore[operator]
+                return self.hidden_states(rows)
+        if self.tree_refused is not None:
+            return self.logprobs_by_row(rows).hidden
+        tree = build_tree(rows)
+        hidden = self._tree_hidden(tree, TreeLayout(tree, block_size=self.config.attention_block, device=self.device))
+        return hidden.index_select(0, torch.from_numpy(tree.label_nodes[tree.row_index]).to(self.device))
+
+    @property
+    def hidden_size(self) -> int:
+        """C, the width of a hidden state."""
+        return int(self.module.config.get_text_config().hidden_size)
 
     def split(self, rows: Sequence[TreeRow], max_tokens: int) -> list[list[int]]:
         """Cut rows into micro-batches whose trees have at most ``max_tokens`` nodes; lists of row numbers."""
@@ -483,8 +474,3 @@ def _replace(text: str, marks: Mapping[str, str]) -> str:
     for token, mark in marks.items():
         text = text.replace(token, mark)
     return text
-
-
-def _softcap(model: PreTrainedModel) -> float | None:
-    value = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return None if not value else float(value)
