@@ -11,9 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalConfig
 from stratagem.agents.language import LanguageAgent
 from stratagem.agents.prompts import TEMPLATES, load_template
+from stratagem.agents.scoring import ScoringAgent, ScoringConfig
 from stratagem.algorithms.bc import answer_text
+from stratagem.algorithms.step_hrl_config import StepHRLConfig
 from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.panels import Panel, fixed_panel, panel_optima, panel_state_keys
 from stratagem.evaluation.play import seat_opponents
@@ -23,6 +26,7 @@ from stratagem.games.base import Game
 from stratagem.games.worker import GameWorker
 from stratagem.models.base import LanguageModel
 from stratagem.models.catalog import EMBEDDED, TINY, resolve
+from stratagem.models.remember import RememberedScores, VersionedModel
 from stratagem.recipe import GameConfig, Recipe
 from stratagem.rewards.format import FormatPenalty
 from stratagem.rollout import Player
@@ -54,7 +58,7 @@ class Experiment:
     optima: tuple[tuple[float, ...] | None, ...]
     """For each panel the best expected return of each episode."""
     excluded_starts: frozenset[str]
-    """Start states of the panels of this game; training does not start there."""
+    """Start states of the panels of this game, where it has more than one; training does not start there."""
     max_concurrent: int
     """Episodes under way at once."""
 
@@ -91,17 +95,48 @@ def panel_params(game: GameConfig, panel: str) -> dict[str, Any]:
     return {key: value for key, value in game.params.items() if key not in preset}
 
 
-def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent:
+def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent | ScoringAgent | HierarchicalAgent:
     """Return the agent of a recipe, with its format penalty.
 
     Raises:
-        ConfigError: template, tag and penalty do not go together.
+        ConfigError: template, tag and penalty do not go together, or there is no format to penalise.
     """
+    if isinstance(recipe.agent, HierarchicalConfig):
+        return _hierarchical(model, recipe, recipe.agent)
+    if isinstance(recipe.agent, ScoringConfig):
+        for part in ("warm_start", "format_penalty"):
+            if getattr(recipe, part) is not None:
+                raise ConfigError(
+                    f"[{part}] is about the format of an answer, and agent.name='scoring' writes none; leave [{part}] "
+                    "out, or set agent.name = 'language'."
+                )
+        scorer: Any = None if model is None else RememberedScores(cast(VersionedModel, model))
+        return ScoringAgent.from_config(scorer, recipe.agent)
     penalty = None
     if recipe.format_penalty is not None:
         tags = load_template(recipe.agent.template).tags
         penalty = FormatPenalty(tags, recipe.format_penalty, recipe.agent.tag)
     return LanguageAgent.from_config(model, recipe.agent, penalty)
+
+
+def _hierarchical(model: LanguageModel, recipe: Recipe, config: HierarchicalConfig) -> HierarchicalAgent:
+    for part in ("warm_start", "format_penalty"):
+        if getattr(recipe, part) is not None:
+            raise ConfigError(
+                f"[{part}] is for an agent with one answer, and agent.name='hierarchical' has three roles; leave "
+                f"[{part}] out. algorithm.bc_iterations clones the expert."
+            )
+    if not isinstance(recipe.algorithm, StepHRLConfig):
+        raise ConfigError(
+            "agent.name='hierarchical' is trained by algorithm.name='step_hrl' only; set it, or choose another agent."
+        )
+    if recipe.evaluation.temperature is not None:
+        raise ConfigError(
+            f"evaluation.temperature={recipe.evaluation.temperature!r} does not say for which role; leave it out, and "
+            "set agent.high.temperature, agent.low.temperature and agent.progress.temperature, by which a "
+            "hierarchical agent is evaluated."
+        )
+    return HierarchicalAgent.from_config(model, config)
 
 
 def hold_template(recipe: Recipe, run: Path, *, keep: bool) -> None:
@@ -115,7 +150,7 @@ def hold_template(recipe: Recipe, run: Path, *, keep: bool) -> None:
     Raises:
         RunError: the file was changed since.
     """
-    if recipe.agent.template in TEMPLATES:
+    if recipe.agent.template is None or recipe.agent.template in TEMPLATES:
         return
     content, copy = Path(recipe.agent.template).read_bytes(), run / "template.txt"
     if copy.exists():
@@ -152,7 +187,7 @@ def check_recipe(recipe: Recipe) -> None:
     game = make(recipe.game.name, **recipe.game.params)
     try:
         seat_opponents(game)
-        if recipe.warm_start is not None:
+        if recipe.warm_start is not None and isinstance(agent, LanguageAgent):
             game.reset(seed=0)
             answer_text(agent, game.legal_actions(0)[0])
             if recipe.warm_start.demonstrator == "planner" and game.planner_action(0) is None:
@@ -168,6 +203,15 @@ def check_recipe(recipe: Recipe) -> None:
         make(name, **panel_params(recipe.game, name)).close()
 
 
+def _has_one_start(game: Game) -> bool:
+    """Return whether every seed starts in one and the same state, as far as a few of them show."""
+    keys = set()
+    for seed in range(8):
+        game.reset(seed=seed)
+        keys.add(game.state_key())
+    return len(keys) == 1
+
+
 def build_experiment(recipe: Recipe) -> Experiment:
     """Make the panels and everything else that needs no model.
 
@@ -176,13 +220,17 @@ def build_experiment(recipe: Recipe) -> Experiment:
     """
     check_recipe(recipe)
     panels = tuple(
-        fixed_panel(name, panel_params(recipe.game, name), recipe.evaluation.num_episodes)
+        fixed_panel(
+            name, panel_params(recipe.game, name), recipe.evaluation.num_episodes, gamma=recipe.evaluation.gamma
+        )
         for name in panel_names(recipe)
     )
     own = [panel for panel in panels if _base(panel.game)[0] == _base(recipe.game.name)[0]]
     game = make(recipe.game.name, **recipe.game.params)
     try:
         opponents = seat_opponents(game)
+        if _has_one_start(game):
+            own = []  # nothing can be kept apart
     finally:
         game.close()
     return Experiment(

@@ -78,8 +78,9 @@ def make_plan(recipe: Recipe) -> Plan:
     finally:
         game.close()
     algorithm, evaluation = recipe.algorithm, recipe.evaluation
-    template = load_template(recipe.agent.template)
-    characters = sum(len(content) for _, content in template.messages(observation))
+    characters = len(observation)
+    if recipe.agent.template is not None:
+        characters = sum(len(content) for _, content in load_template(recipe.agent.template).messages(observation))
     episodes = algorithm.num_iterations * algorithm.num_groups * algorithm.group_size
     between = (algorithm.num_iterations - 1) // evaluation.every if evaluation.every else 0
     evaluations = 2 + between + (recipe.warm_start is not None)
@@ -95,7 +96,7 @@ def make_plan(recipe: Recipe) -> Plan:
         evaluations=evaluations,
         evaluation_episodes=evaluation_episodes,
         prompt_tokens=round(characters / (1.0 if recipe.model.name == TINY else _CHARACTERS_PER_TOKEN)),
-        generated_tokens=steps * recipe.agent.max_new_tokens,
+        generated_tokens=steps * getattr(recipe.agent, "max_new_tokens", 0),
         disk_gib=_disk(recipe),
     )
 
@@ -109,5 +110,5 @@ def _disk(recipe: Recipe) -> float | None:
         size *= 0.02  # an adapter is about so much of the model
     # A checkpoint is weights and Adam's two moments; while one is written the old ones are still there.
     checkpoints = 3 * size * (recipe.run.keep_checkpoints + 1)
-    reference = size if recipe.algorithm.kl_coef > 0 else 0.0
+    reference = size if getattr(recipe.algorithm, "kl_coef", 0.0) > 0 else 0.0
     return (checkpoints + reference + size) / 2**30

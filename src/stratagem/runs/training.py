@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from stratagem.agents.language import LanguageAgent
-from stratagem.algorithms import ms_grpo
+from stratagem.agents.scoring import ScoringAgent
+from stratagem.algorithms import ms_grpo, poad, step_hrl
 from stratagem.algorithms.bc import warm_start
 from stratagem.data.trajectories import write_trajectories
 from stratagem.errors import ModelError, RunError
@@ -54,15 +55,18 @@ class Algorithm:
     """What the driver asks of an algorithm."""
 
     make_learner: Callable[[Any, Any], Any]
-    """(model, settings) -> an object with ``iteration`` and ``optimizer``; it takes the weights as its reference."""
+    """(model, settings) -> an object with ``iteration``, ``optimizer`` and, where it has some, ``heads``
+    (:class:`stratagem.models.heads.Heads`); it takes the weights as its reference."""
     train: Callable[..., Iterator[Any]]
     """Yields ``number``, ``groups``, ``advantages``, ``failed`` and ``metrics`` after each iteration."""
-    check_agent: Callable[[LanguageAgent], None]
+    check_agent: Callable[[Any], None]
     """Refuses an agent that cannot be trained."""
 
 
 ALGORITHMS: dict[type, Algorithm] = {
     ms_grpo.MSGRPOConfig: Algorithm(ms_grpo.Learner, ms_grpo.train, ms_grpo.check_trainable),
+    poad.POADConfig: Algorithm(poad.Learner, poad.train, poad.check_trainable),
+    step_hrl.StepHRLConfig: Algorithm(step_hrl.Learner, step_hrl.train, step_hrl.check_trainable),
 }
 """Settings -> the algorithm; the names are those of :data:`stratagem.recipe.ALGORITHMS`."""
 
@@ -205,6 +209,7 @@ class _Driver:
         path.unlink(missing_ok=True)
         log = MetricsLog(path)
         start = time.perf_counter()
+        assert isinstance(self.agent, LanguageAgent)
         steps = warm_start(
             self.agent,
             self.experiment.make_game,
@@ -227,6 +232,10 @@ class _Driver:
         row["seconds_warm_start"] = time.perf_counter() - start
         return True
 
+    def _heads(self) -> Any:
+        """Return the learner's heads, or None where it has none."""
+        return getattr(self.learner, "heads", None)
+
     def _keeps_reference(self) -> bool:
         return getattr(self.recipe.algorithm, "kl_coef", 0.0) > 0
 
@@ -238,6 +247,8 @@ class _Driver:
             load_parameters(self.model, load_checkpoint(path).tensors["parameters"], path)
         self.learner = self.algorithm.make_learner(self.model, self.recipe.algorithm)
         load_parameters(self.model, checkpoint.tensors["parameters"], checkpoint.path)
+        if self._heads() is not None:
+            self._heads().load_state(checkpoint.tensors["heads"])
         state = checkpoint.state
         self.learner.optimizer.load_state_dict(state["optimizer"])
         self.learner.iteration = checkpoint.iteration
@@ -283,7 +294,7 @@ class _Driver:
             self.seconds["play"] += last - mark
             self.seconds["update"] += now - last
             number = iteration.number
-            if recipe.run.save_trajectories:
+            if recipe.run.save_trajectories and iteration.groups:
                 advantages = [
                     [of_group.get(place) for place in range(len(group.trajectories))]
                     for group, of_group in zip(iteration.groups, iteration.advantages, strict=True)
@@ -311,6 +322,8 @@ class _Driver:
         if iteration.failed:
             reason = iteration.failed[0].info.get("error", "no reason given")
             self.display.note(f"{len(iteration.failed)} episodes failed in the game and are left out: {reason}")
+        if not iteration.groups:
+            return  # nothing was played: it learnt from what there was
         has_signal = any(value != 0.0 for of_group in iteration.advantages for value in of_group.values())
         self.no_signal = 0 if has_signal else self.no_signal + 1
         if self.no_signal == _PATIENCE:
@@ -324,11 +337,12 @@ class _Driver:
     def _evaluate(self, tag: str, number: int) -> None:
         """Play every panel with the present weights and keep the results under ``evaluation/TAG``."""
         start = time.perf_counter()
-        generation = self.agent.generation
-        temperature = self.recipe.evaluation.temperature
-        if temperature is not None:
-            generation = dataclasses.replace(generation, temperature=temperature)
-        agent = dataclasses.replace(self.agent, generation=generation)
+        agent, temperature = self.agent, self.recipe.evaluation.temperature
+        if temperature is not None and isinstance(agent, LanguageAgent):
+            generation = dataclasses.replace(agent.generation, temperature=temperature)
+            agent = dataclasses.replace(agent, generation=generation)
+        elif temperature is not None and isinstance(agent, ScoringAgent):
+            agent = dataclasses.replace(agent, temperature=temperature)
         results = []
         self.model.weights_changed()
         for panel, optima in zip(self.experiment.panels, self.experiment.optima, strict=True):
@@ -426,7 +440,9 @@ class _Driver:
                 (tag, e.iteration, [r.to_json() for r in e.results]) for tag, e in self.evaluations.items()
             ],
         }
-        tensors = {"parameters": self.model.named_parameters()}
+        tensors: dict[str, Mapping[str, Tensor]] = {"parameters": self.model.named_parameters()}
+        if self._heads() is not None:
+            tensors["heads"] = self._heads().state()
         save_checkpoint(self.folder.checkpoints, number, tensors, state, keep=self.recipe.run.keep_checkpoints)
         self.display.status("")
         self.seconds["save"] += time.perf_counter() - start

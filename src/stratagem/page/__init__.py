@@ -1,0 +1,1 @@
+"""A run in the browser: server-rendered pages on the run folder alone."""
