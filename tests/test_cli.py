@@ -18,6 +18,7 @@ from stratagem import __version__, cli_doctor
 from stratagem.cli import VERBS, main, verb_parser
 from stratagem.cli_doctor import Check
 from stratagem.cli_reference import cli_reference
+from stratagem.games import GAMES, VARIANTS
 from stratagem.recipe import load_recipe
 from stratagem.runs.metrics import read_metrics
 
@@ -110,7 +111,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_verb_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    names = "doctor, eval, export, games, models, play, train, view"
+    names = "baseline, data, doctor, eval, export, games, models, play, report, reproduce, train, view"
     refused(capsys, f"Unknown verb 'trian'. Did you mean 'train'? Available: {names}.", "trian", "tiny")
 
 
@@ -151,13 +152,13 @@ def test_resuming_with_other_settings_is_refused(home: Path, capsys: pytest.Capt
     [
         (
             ["--set", "game.name=frozen_lke"],
-            "Unknown game 'frozen_lke'. Did you mean 'frozen_lake'? Available: FrozenLake-NotSlippery, "
-            "FrozenLake-Slippery, Snake-Poison, Snake-Standard, frozen_lake, snake.",
+            "Unknown game 'frozen_lke'. Did you mean 'frozen_lake'? "
+            f"Available: {', '.join(sorted([*GAMES, *VARIANTS]))}.",
         ),
         (
             ["--set", "evaluation.panels=['Snake-Standart']"],
-            "Unknown game 'Snake-Standart'. Did you mean 'Snake-Standard'? Available: FrozenLake-NotSlippery, "
-            "FrozenLake-Slippery, Snake-Poison, Snake-Standard, frozen_lake, snake.",
+            "Unknown game 'Snake-Standart'. Did you mean 'Snake-Standard'? "
+            f"Available: {', '.join(sorted([*GAMES, *VARIANTS]))}.",
         ),
         (
             ["--set", "model.name=tinny"],

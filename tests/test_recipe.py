@@ -10,7 +10,16 @@ import pytest
 
 from stratagem.agents.prompts import TEMPLATES
 from stratagem.errors import ConfigError
-from stratagem.recipe import EvaluationConfig, GameConfig, Recipe, RunConfig, dump_toml, find_recipe, load_recipe
+from stratagem.recipe import (
+    ALGORITHMS,
+    EvaluationConfig,
+    GameConfig,
+    Recipe,
+    RunConfig,
+    dump_toml,
+    find_recipe,
+    load_recipe,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,7 +74,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(lake: Path) -> None:
 
 
 def test_an_unknown_algorithm_is_refused(lake: Path) -> None:
-    message = "Unknown algorithm 'msgrpo'. Did you mean 'ms_grpo'? Available: ms_grpo."
+    message = f"Unknown algorithm 'msgrpo'. Did you mean 'ms_grpo'? Available: {', '.join(sorted(ALGORITHMS))}."
     refuse(message, "lake", "algorithm.name=msgrpo")
 
 

@@ -16,13 +16,26 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from stratagem import __version__
-from stratagem.errors import StratagemError, UnknownNameError
+from stratagem.errors import ConfigError, StratagemError, UnknownNameError
 
 __all__ = ["VERBS", "build_parser", "main", "verb_parser"]
 
 _WIDTH = 100
 
-VERBS = ("train", "eval", "play", "view", "games", "models", "doctor", "export")
+VERBS = (
+    "train",
+    "eval",
+    "play",
+    "view",
+    "report",
+    "reproduce",
+    "baseline",
+    "games",
+    "models",
+    "doctor",
+    "export",
+    "data",
+)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells use it."""
@@ -61,8 +74,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_eval(verbs)
     _add_play(verbs)
     _add_view(verbs)
+    _add_report(verbs)
+    _add_reproduce(verbs)
+    _add_baseline(verbs)
     _add_lists(verbs)
     _add_export(verbs)
+    _add_data(verbs)
     return parser
 
 
@@ -197,29 +214,128 @@ def _add_view(verbs: Any) -> None:
     parser = _verb(
         verbs,
         "view",
-        "[RUN] [options]",
-        "Look into a run: its numbers, or one of its episodes step by step.",
-        "RUN is a name or a folder; left out, the runs are listed. Without further options the summary and the list\n"
-        "of iterations are shown.",
+        "[RUN ...] [options]",
+        "Look into runs: in the browser, or printed.",
+        "RUN is a name or a folder; left out, all runs. On a terminal a page opens that follows the runs while they\n"
+        "train. With --text, with an option that chooses an episode, or into a pipe, it is printed: the list of runs,\n"
+        "the summary of one, or one of its episodes step by step.",
         [
             "stratagem view",
-            "stratagem view first",
+            "stratagem view first second",
+            "stratagem view first --text",
             "stratagem view first --iteration 20 --best",
             "stratagem view first --iteration 20 --group 3 --episode 5",
             "stratagem view first --evaluation final --worst",
         ],
     )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="name or folder of a run")
-    parser.add_argument("--iteration", metavar="N", type=int, help="show an episode of this iteration")
-    parser.add_argument("--evaluation", metavar="TAG", help="show an episode of start, warm_start or final instead")
-    parser.add_argument("--panel", metavar="P", help="which panel of the evaluation (the first)")
-    parser.add_argument("--group", metavar="G", type=int, help="which group, from 0 (0)")
-    parser.add_argument("--episode", metavar="E", type=int, help="which episode, from 0 (0)")
-    choice = parser.add_mutually_exclusive_group()
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="names or folders of runs, or a folder of runs")
+    page = parser.add_argument_group("the page")
+    page.add_argument("--page", action="store_true", help="open it also where the output is no terminal")
+    page.add_argument("--port", metavar="N", type=int, help="port of this machine (any that is free)")
+    page.add_argument("--host", metavar="H", help="let other machines in through this address (127.0.0.1: none)")
+    page.add_argument("--no-token", action="store_true", help="a plain address, for every user of this machine")
+    page.add_argument("--no-browser", action="store_true", help="print the address, but start no browser")
+    text = parser.add_argument_group("printed")
+    text.add_argument("--text", action="store_true", help="print also on a terminal")
+    text.add_argument("--iteration", metavar="N", type=int, help="show an episode of this iteration")
+    text.add_argument("--evaluation", metavar="TAG", help="show an episode of start, warm_start or final instead")
+    text.add_argument("--panel", metavar="P", help="which panel of the evaluation (the first)")
+    text.add_argument("--group", metavar="G", type=int, help="which group, from 0 (0)")
+    text.add_argument("--episode", metavar="E", type=int, help="which episode, from 0 (0)")
+    choice = text.add_mutually_exclusive_group()
     choice.add_argument("--best", action="store_true", help="the episode with the highest return")
     choice.add_argument("--worst", action="store_true", help="the episode with the lowest return")
-    parser.add_argument("--full", action="store_true", help="show every observation whole, not only what changed")
+    text.add_argument("--full", action="store_true", help="show every observation whole, not only what changed")
     _add_runs_dir(parser)
+
+
+def _add_report(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "report",
+        "RUN [options]",
+        "Write a run as one HTML file that needs nothing else, and as Markdown.",
+        "Curves, panels, the best, the median and the worst episode, the recipe and the versions; also of a run that\n"
+        "is not finished. Files of an earlier report are replaced.",
+        ["stratagem report first", "stratagem report first --to out"],
+    )
+    parser.add_argument("run", metavar="RUN", help="name or folder of a run")
+    parser.add_argument("--to", metavar="DIR", help="folder of report.html and report.md (that of the run)")
+    _add_runs_dir(parser)
+
+
+def _add_reproduce(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "reproduce",
+        "PAPER [options]",
+        "Run the experiments of a paper, and put its tables and figures beside ours.",
+        "PAPER is ms-grpo. Runs lie under --out and are named there: what is finished is not run again, what was\n"
+        "stopped goes on from its newest checkpoint. The page is written after each run, also of what is there so far.",
+        [
+            "stratagem reproduce ms-grpo --dry-run",
+            "stratagem reproduce ms-grpo --table 1 --scale laptop --seeds 2",
+            "stratagem reproduce ms-grpo --figure 3 --scale paper --dry-run --tokens-per-second 2000",
+            "stratagem reproduce ms-grpo --collect",
+        ],
+    )
+    parser.add_argument("paper", metavar="PAPER", help="ms-grpo")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--table", metavar="N", type=int, help="only the runs of this table: 1")
+    part.add_argument("--figure", metavar="N", type=int, help="only the runs of this figure: 1, 2 or 3")
+    part.add_argument("--ablations", action="store_true", help="only our further ablations: sampling, format, KL")
+    parser.add_argument(
+        "--scale", choices=("laptop", "paper", "tiny"), default="laptop",
+        help="recipes: those for two cores, those of the paper, or a random model",
+    )  # fmt: skip
+    parser.add_argument("--seeds", metavar="N", type=int, help="seeds 0 to N-1 of each run (laptop 3, paper 8, tiny 2)")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
+        help="change a setting of every run, as algorithm.num_iterations=20; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--jobs", metavar="N", type=int, help="runs at once (as many as cores or GPUs allow)")
+    parser.add_argument("--out", metavar="DIR", help="folder of runs and results (reproduce/ms-grpo-SCALE)")
+    parser.add_argument("--dqn", metavar="DIR", help="folder of `stratagem baseline dqn`, for figure 2")
+    parser.add_argument(
+        "--keep-checkpoints", action="store_true", help="keep those of finished runs, whose models are kept in any case"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say which runs there are and what they cost, and stop")
+    parser.add_argument("--collect", action="store_true", help="run nothing; make the page from what is there")
+    parser.add_argument(
+        "--tokens-per-second", metavar="X", type=float,
+        help="measured rate of generating and learning, for the hours (laptop 1900, paper 2000, tiny 2000)",
+    )  # fmt: skip
+
+
+def _add_baseline(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "baseline",
+        "dqn [options]",
+        "Train a player that is no language model, and measure it.",
+        "Needs the extra `dqn` for training. Writes the network, its settings and all results into --out.",
+        [
+            "stratagem baseline dqn",
+            "stratagem baseline dqn --seed 1 --set num_steps=200000 --out dqn-short",
+            "stratagem baseline dqn --load --out dqn-short --panel Snake-Standard --episodes 50",
+        ],
+    )
+    parser.add_argument("kind", metavar="KIND", help="dqn")
+    parser.add_argument("--game", metavar="GAME", default="Snake-Standard", help="Snake variant (Snake-Standard)")
+    _add_params(parser)
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
+        help="change a setting of the training, as num_steps=200000; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the training (0)")
+    parser.add_argument("--episodes", metavar="N", type=int, default=1000, help="episodes of each panel (1000)")
+    parser.add_argument(
+        "--panel", metavar="P", action="append", default=[], dest="panels",
+        help="variant to evaluate on (the game and the other variants of the paper); may be given again",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", default="dqn", help="folder of the network and the results (dqn)")
+    parser.add_argument("--load", action="store_true", help="evaluate the network in --out instead of training one")
+    parser.add_argument("--every-seconds", metavar="S", type=float, default=30.0, help="between lines of progress (30)")
 
 
 def _add_lists(verbs: Any) -> None:
@@ -259,6 +375,21 @@ def _add_export(verbs: Any) -> None:
     parser.add_argument("--to", metavar="DIR", required=True, help="a new folder")
     parser.add_argument("--merged", action="store_true", help="with an adapter: write whole weights with it added in")
     _add_runs_dir(parser)
+
+
+def _add_data(verbs: Any) -> None:
+    parser = _verb(
+        verbs,
+        "data",
+        "DATASET SRC DST",
+        "Convert a downloaded data set to the form that a game reads fast.",
+        "DATASET is alfworld: SRC is the official folder (with json_2.1.1 in it), DST a new games.jsonl.gz. The game\n"
+        "finds it by its parameter `data` or by the environment variable ALFWORLD_DATA.",
+        ["stratagem data alfworld ~/.cache/alfworld games.jsonl.gz"],
+    )
+    parser.add_argument("dataset", metavar="DATASET", help="alfworld")
+    parser.add_argument("source", metavar="SRC", help="folder of the download")
+    parser.add_argument("target", metavar="DST", help="a new file")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -313,10 +444,36 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         from stratagem.cli_play import play
 
         return play(arguments)
+    if arguments.verb == "data":
+        from stratagem.cli_data import data
+
+        return data(arguments)
+    if arguments.verb == "baseline":
+        from stratagem.cli_baselines import baseline
+
+        return baseline(arguments)
+    if arguments.verb == "reproduce":
+        from stratagem.cli_reproduce import reproduce
+
+        return reproduce(arguments)
     if arguments.verb == "doctor":
         from stratagem.cli_doctor import doctor
 
         return doctor(arguments)
+    if arguments.verb == "report":
+        from stratagem.cli_page import report
+
+        return report(arguments)
+    if arguments.verb == "view":
+        from stratagem.cli_page import view, wants_page
+
+        if wants_page(arguments):
+            return view(arguments)
+        if len(arguments.runs) > 1:
+            raise ConfigError(
+                f"{len(arguments.runs)} runs cannot be printed at once; name one, or open the page with --page."
+            )
+        arguments.run = arguments.runs[0] if arguments.runs else None
     from stratagem import cli_view
 
     return {"view": cli_view.view, "games": cli_view.games, "models": cli_view.models}[arguments.verb](arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.agents.base import POLICIES, make_policy
+from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalConfig
 from stratagem.agents.language import AgentConfig, LanguageAgent
 from stratagem.agents.prompts import load_template
+from stratagem.agents.scoring import ScoringAgent, ScoringConfig
 from stratagem.config import apply_overrides
 from stratagem.errors import ConfigError, RunError, UnknownNameError
-from stratagem.models.base import LanguageModel
 from stratagem.models.catalog import EMBEDDED, TINY, ModelConfig
 from stratagem.recipe import Recipe, load_recipe
 from stratagem.rollout import Player
@@ -100,7 +102,15 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
     if (Path(who) / "recipe.toml").is_file() or (Path(arguments.runs_dir) / who / "recipe.toml").is_file():
         run = find_run(who, arguments.runs_dir)
         recipe = load_recipe(run.recipe_file)
-        if "template" not in changes:
+        if "max_new_tokens" in changes and isinstance(recipe.agent, ScoringConfig):
+            raise ConfigError(
+                f"--max-new-tokens has no effect on run {run.name!r}, which scores actions instead of writing; leave "
+                "it out."
+            )
+        if changes and isinstance(recipe.agent, HierarchicalConfig):
+            option = next(iter(changes)).replace("_", "-")
+            raise ConfigError(f"--{option} does not say for which role of run {run.name!r}; leave it out.")
+        if "template" not in changes and recipe.agent.template is not None:
             load_template(recipe.agent.template)  # refuses a file that is gone
             hold_template(recipe, run.path, keep=False)
         recipe = replace(recipe, agent=replace(recipe.agent, **changes), model=replace(recipe.model, **where))
@@ -154,11 +164,25 @@ def _weights(run: RunFolder) -> str:
     return "model" if (run.path / "model").is_dir() else checkpoints[-1].name if checkpoints else "none"
 
 
-def _agent(model: LanguageModel | None, config: AgentConfig) -> LanguageAgent:
-    return LanguageAgent.from_config(model, config)  # type: ignore[arg-type]
+def _agent(model: Any, config: AgentConfig | ScoringConfig | HierarchicalConfig) -> Player:
+    if isinstance(config, HierarchicalConfig):
+        return HierarchicalAgent.from_config(model, config)
+    if isinstance(config, ScoringConfig):
+        from stratagem.models.remember import RememberedScores
+
+        return ScoringAgent.from_config(RememberedScores(model), config)
+    return LanguageAgent.from_config(model, config)
 
 
-def _agent_settings(config: AgentConfig) -> dict[str, Any]:
+def _agent_settings(config: AgentConfig | ScoringConfig | HierarchicalConfig) -> dict[str, Any]:
+    if isinstance(config, HierarchicalConfig):
+        return dataclasses.asdict(config)
+    if isinstance(config, ScoringConfig):
+        return {
+            "template": config.template,
+            "temperature": config.temperature,
+            "normalisation": config.normalisation,
+        }
     return {
         "template": config.template,
         "temperature": config.temperature,

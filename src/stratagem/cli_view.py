@@ -132,6 +132,10 @@ def _visible(line: str) -> str:
 
 
 def _print_answer(console: Console, step: Step, decode: Callable[[Sequence[int]], str] | None) -> None:
+    for part in step.generations:
+        said = decode(part.completion_ids) if part.completion_ids and decode is not None else part.completion
+        wrong = "" if part.parse_error is None else f" [red]{escape(part.parse_error)}[/red]"
+        console.print(f"  {part.role:<12} [cyan]{escape(repr(said)[1:-1])}[/cyan]{wrong}", soft_wrap=True)
     if step.prompt_ids and decode is not None:
         tail = decode(step.prompt_ids)[-_TAIL:]
         console.print(f"  prompt ends  [dim]...{escape(repr(tail)[1:-1])}[/dim]", soft_wrap=True)
@@ -385,18 +389,15 @@ def games(arguments: argparse.Namespace) -> int:
         for name in (*GAMES, *VARIANTS):
             base, preset = VARIANTS.get(name, ("", {}))
             game = make(name)
-            game.reset(seed=0)
             settings = ", ".join(f"{key}={value}" for key, value in preset.items())
-            rows.append(
-                (
-                    name,
-                    f"{base} with {settings}" if base else "game",
-                    str(game.num_players),
-                    str(game.max_steps),
-                    "yes" if game.planner_action(0) is not None else "no",
-                    "yes" if game.optimal_return() is not None else "no",
-                )
-            )
+            try:
+                game.reset(seed=0)
+                planner = "yes" if game.planner_action(0) is not None else "no"
+                optimum = "yes" if game.optimal_return() is not None else "no"
+            except ConfigError:  # its files are not here; `stratagem games NAME` says which
+                planner = optimum = "needs data"
+            what = f"{base} with {settings}" if base else "game"
+            rows.append((name, what, str(game.num_players), str(game.max_steps), planner, optimum))
             game.close()
         show_table(console, Table(("Name", "What", "Players", "Steps", "Planner", "Optimum"), tuple(rows)))
         console.print("One of them: stratagem games NAME", markup=False)

@@ -27,7 +27,7 @@ from stratagem.runs.experiment import build_agent, check_recipe, panel_names, pa
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.plan import make_plan
-from stratagem.types import Trajectory
+from stratagem.types import Step, Trajectory
 
 __all__ = ["evaluate_command", "export", "train"]
 
@@ -232,9 +232,13 @@ def _count_tokens(player: Player, trajectories: list[Trajectory]) -> dict[str, i
             "answers_without_usage": usage.answers_without_usage,
         }
     return {
-        "prompt": sum(len(step.prompt_ids) for t in trajectories for step in t.steps),
+        "prompt": sum(len(ids) for t in trajectories for step in t.steps for ids in _prompts(step)),
         "completion": sum(t.num_tokens for t in trajectories),
     }
+
+
+def _prompts(step: Step) -> list[tuple[int, ...]]:
+    return [step.prompt_ids, *(part.prompt_ids for part in step.generations)]
 
 
 def _free_folder(label: str, game: str) -> Path:

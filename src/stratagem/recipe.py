@@ -13,15 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from stratagem.agents.hierarchical import HierarchicalConfig
 from stratagem.agents.language import AgentConfig
+from stratagem.agents.scoring import ScoringConfig
 from stratagem.algorithms.bc import WarmStartConfig
 from stratagem.algorithms.ms_grpo import MSGRPOConfig
+from stratagem.algorithms.poad_config import POADConfig
+from stratagem.algorithms.step_hrl_config import StepHRLConfig
 from stratagem.config import apply_overrides, dump_toml, load_dataclass, to_table
 from stratagem.errors import ConfigError, UnknownNameError
 from stratagem.models.catalog import ModelConfig
 from stratagem.rewards.format import FormatPenaltyConfig
 
 __all__ = [
+    "AGENTS",
     "ALGORITHMS",
     "EvaluationConfig",
     "GameConfig",
@@ -36,7 +41,10 @@ __all__ = [
     "to_table",
 ]
 
-ALGORITHMS: dict[str, type] = {"ms_grpo": MSGRPOConfig}
+AGENTS: dict[str, type] = {"language": AgentConfig, "scoring": ScoringConfig, "hierarchical": HierarchicalConfig}
+"""``agent.name`` in a recipe -> the settings of that kind of agent."""
+
+ALGORITHMS: dict[str, type] = {"ms_grpo": MSGRPOConfig, "poad": POADConfig, "step_hrl": StepHRLConfig}
 """``algorithm.name`` in a recipe -> the settings of that algorithm."""
 
 
@@ -71,6 +79,8 @@ class EvaluationConfig:
     """Iterations between evaluations; 0 evaluates at the start and the end only."""
     temperature: float | None = None
     """Sampling temperature of the evaluation; None is that of training."""
+    gamma: float = 1.0
+    """Discount of the returns that are reported; 1 sums rewards up."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that evaluate nothing."""
@@ -82,6 +92,8 @@ class EvaluationConfig:
             raise ConfigError(f"temperature={self.temperature!r} is negative; use 0 for greedy or a positive number.")
         if self.temperature is not None and math.isinf(self.temperature):
             raise ConfigError(f"temperature={self.temperature!r} draws every token alike; use a finite number.")
+        if not 0 < self.gamma <= 1:
+            raise ConfigError(f"gamma={self.gamma!r} is not in (0, 1]; use 1 for no discount.")
 
 
 @dataclass(frozen=True)
@@ -115,12 +127,18 @@ class Recipe:
     """Every random number of the run follows from it."""
     game: GameConfig = field(default_factory=GameConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig | ScoringConfig | HierarchicalConfig = field(
+        default_factory=AgentConfig, metadata={"choices": AGENTS}
+    )
+    """Samples an answer and reads it ("language"), chooses among the legal actions by their probability ("scoring"), or
+    plans subtasks and carries them out ("hierarchical")."""
     format_penalty: FormatPenaltyConfig | None = None
     """Shaping by format; None is off."""
     warm_start: WarmStartConfig | None = None
     """Behaviour cloning before the algorithm; None is off."""
-    algorithm: MSGRPOConfig = field(default_factory=MSGRPOConfig, metadata={"choices": ALGORITHMS})
+    algorithm: MSGRPOConfig | POADConfig | StepHRLConfig = field(
+        default_factory=MSGRPOConfig, metadata={"choices": ALGORITHMS}
+    )
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     run: RunConfig = field(default_factory=RunConfig)
 

@@ -18,7 +18,9 @@ from functools import partial
 from typing import TypeVar
 
 from stratagem.agents.base import Policy
+from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalEpisode
 from stratagem.agents.language import LanguageAgent
+from stratagem.agents.scoring import ScoringAgent
 from stratagem.errors import ConfigError, GameError, StratagemError
 from stratagem.games.base import Game, GameStep
 from stratagem.seeding import Part, derive_seed, generator, uniforms
@@ -26,7 +28,7 @@ from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGrou
 
 __all__ = ["Episode", "Player", "play_episode", "play_episodes", "play_groups"]
 
-Player = Policy | LanguageAgent
+Player = Policy | LanguageAgent | ScoringAgent | HierarchicalAgent
 """Who sits in a seat."""
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ async def play_episode(
     if len(players) != game.num_players:
         raise ValueError(f"{len(players)} players for the {game.num_players} seats of {game.name!r}; give one each.")
     observations = _ask(game, partial(_reset, game, episode))
+    deciding = [player.begin() if isinstance(player, HierarchicalAgent) else player for player in players]
     steps: list[Step] = []
     rounds = 0
     success: bool | None = None
@@ -98,16 +101,16 @@ async def play_episode(
         choices = [_ask(game, partial(game.legal_actions, player)) for player in range(game.num_players)]
         if not any(choices):
             raise GameError(f"Game {game.name!r} has not ended, but no player has a legal action; expected some.")
-        for player, policy in enumerate(players):
+        for player, policy in enumerate(deciding):
             address = (*episode.address, rounds, player)
             legal = choices[player]
             if not legal:  # out of the game, which goes on without this player
                 joint.append(None)
                 continue
-            if isinstance(policy, LanguageAgent):
+            if isinstance(policy, LanguageAgent | ScoringAgent | HierarchicalEpisode):
                 numbers = None
-                if policy.generation.temperature > 0:
-                    numbers = uniforms(policy.generation.max_new_tokens, *address)
+                if policy.num_uniforms > 0:
+                    numbers = uniforms(policy.num_uniforms, *address)
                 decision = await policy.decide(observations[player], legal, numbers)
                 completion = decision.completion
                 if completion.finish is Finish.CONTEXT and not completion.completion_ids:
@@ -128,6 +131,9 @@ async def play_episode(
                         "completion_ids": completion.completion_ids,
                         "logprobs": completion.logprobs,
                         "finish": completion.finish,
+                        "candidates": decision.candidates,
+                        "candidate_logprobs": decision.candidate_logprobs,
+                        "generations": decision.generations,
                     }
             else:
                 executed = _ask(game, partial(policy.act, game, player, observations[player], generator(*address)))
@@ -142,6 +148,7 @@ async def play_episode(
         observations = result.observations
         rounds += 1
         reward = float(result.rewards[seat])
+        duration = int(result.info.get("duration", 1))
         if record:
             steps.append(
                 Step(
@@ -149,15 +156,17 @@ async def play_episode(
                     reward=reward,
                     executed_action=joint[seat],
                     state_key=state_key,
+                    duration=duration,
                     **record,  # type: ignore[arg-type]
                 )
             )
         elif steps:  # earned by what was decided before
-            steps[-1] = replace(steps[-1], reward=steps[-1].reward + reward)
+            last = steps[-1]
+            steps[-1] = replace(last, reward=last.reward + reward, duration=last.duration + duration)
         if result.terminated or result.truncated:
             found = result.info.get("success")
             success = None if found is None else bool(found)
-            info.update({key: value for key, value in result.info.items() if key != "success"})
+            info.update({key: value for key, value in result.info.items() if key not in ("success", "duration")})
             return finish(StopReason.TERMINATED if result.terminated else StopReason.MAX_STEPS)
         if max_steps is not None and rounds >= max_steps:
             return finish(StopReason.MAX_STEPS)
@@ -246,8 +255,11 @@ async def _play_all(
         raise first from first.__cause__
     finally:
         for player in players:
-            if isinstance(player, LanguageAgent):
+            if isinstance(player, LanguageAgent | ScoringAgent):
                 await player.model.aclose()
+            elif isinstance(player, HierarchicalAgent):
+                for model in {id(model): model for model in player.models.values()}.values():
+                    await model.aclose()
     return [result for result in results if result is not None]
 
 
@@ -314,6 +326,7 @@ def play_groups(
     seat: int = 0,
     max_steps: int | None = None,
     max_concurrent: int = 1024,
+    smallest: int = 2,
     on_finish: Callable[[int, Trajectory], None] | None = None,
 ) -> tuple[list[TrajectoryGroup], list[Trajectory]]:
     """Play ``num_groups`` groups of ``group_size`` episodes; the members of a group share their start.
@@ -328,10 +341,11 @@ def play_groups(
         seat: whose trajectories are returned.
         max_steps: a limit besides the game's own.
         max_concurrent: episodes under way at once.
+        smallest: episodes that a group must have left to be returned; one has nothing to compare with.
         on_finish: see :func:`play_episodes`.
 
     Returns:
-        Groups of the episodes that were played (those with at least two), and the episodes whose game failed.
+        Groups of the episodes that were played, and the episodes whose game failed.
 
     Raises:
         ConfigError: no prompt fits into the model's context window.
@@ -367,7 +381,7 @@ def play_groups(
     for group in range(num_groups):
         members = played[group * group_size : (group + 1) * group_size]
         whole = tuple(t for t in members if t.stop_reason is not StopReason.GAME_FAILED and t.steps)
-        if len(whole) >= 2:
+        if len(whole) >= smallest:
             groups.append(TrajectoryGroup(whole))
     return groups, failed
 

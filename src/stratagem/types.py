@@ -7,11 +7,12 @@ tokenised again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Finish", "Step", "StopReason", "Trajectory", "TrajectoryGroup"]
+__all__ = ["Finish", "Generation", "Step", "StopReason", "Trajectory", "TrajectoryGroup", "generation_from_json"]
 
 
 class Finish(StrEnum):
@@ -38,6 +39,28 @@ class StopReason(StrEnum):
     """An invalid action met the recovery strategy ``end``."""
     GAME_FAILED = "game_failed"
     """The game raised, hung or exited; the trajectory is reported and never trained on."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a model said for another purpose than the action itself, on the way to one decision."""
+
+    role: str
+    """Whose words these are: ``high`` names a subtask, ``progress`` sums up (:mod:`stratagem.agents.hierarchical`)."""
+    completion: str
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    parse_error: str | None = None
+    """Why the completion could not be used as it is; None where it could."""
+    finish: Finish | None = None
+
+
+def generation_from_json(data: Mapping[str, Any]) -> Generation:
+    """Return what ``dataclasses.asdict`` made of a generation and JSON kept."""
+    ids = {name: tuple(data[name]) for name in ("prompt_ids", "completion_ids", "logprobs")}
+    finish = None if data["finish"] is None else Finish(data["finish"])
+    return Generation(**{**data, **ids, "finish": finish})
 
 
 @dataclass(frozen=True)
@@ -70,6 +93,15 @@ class Step:
     finish: Finish | None = None
     state_key: str = ""
     """The game's true state before the action, as text; equal states have equal keys."""
+    duration: int = 1
+    """Time that the action took, where actions of a game take unequal time (macro actions); a discount counts it."""
+    candidates: tuple[tuple[int, ...], ...] = ()
+    """Token ids of every action that was chosen among, ``completion_ids`` one of them; empty where tokens were sampled
+    freely (:mod:`stratagem.agents.scoring`)."""
+    candidate_logprobs: tuple[float, ...] = ()
+    """log pi of each of ``candidates``; the choice was drawn from it."""
+    generations: tuple[Generation, ...] = ()
+    """What was said before the action and is no action, in the order in which it was said."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +137,19 @@ class Trajectory:
         """C_j of eq. 4: environment return plus format penalties."""
         return sum(step.reward + step.invalid_penalty + step.shaping for step in self.steps)
 
+    def discounted_return(self, gamma: float) -> float:
+        """Return the environment return with gamma^(time before a step) on each step; time is the sum of durations."""
+        total, discount = 0.0, 1.0
+        for step in self.steps:
+            total += discount * (step.reward + step.invalid_penalty)
+            discount *= gamma**step.duration
+        return total
+
     @property
     def num_tokens(self) -> int:
         """|y_j|: generated tokens of the episode."""
-        return sum(len(step.completion_ids) for step in self.steps)
+        said = (part.completion_ids for step in self.steps for part in step.generations)
+        return sum(len(step.completion_ids) for step in self.steps) + sum(map(len, said))
 
     @property
     def num_invalid(self) -> int:

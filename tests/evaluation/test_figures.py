@@ -2,12 +2,24 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.evaluation.figures import Curve, Reference, bars, learning_curve, sparkline
+from stratagem.evaluation.figures import (
+    PALETTE,
+    Bar,
+    Curve,
+    CurvePanel,
+    Reference,
+    bar_grid,
+    bars,
+    curve_grid,
+    learning_curve,
+    sparkline,
+)
 
 CURVE = Curve.from_seeds("ours", [0, 1, 2], [[0.0, 0.5, 1.0], [0.0, 0.7, 1.0]])
 
@@ -118,3 +130,52 @@ def test_a_level_far_away_is_named_and_does_not_flatten_the_curve(tmp_path: Path
     curve = re.compile(r'id="line2d_\d+">\s*<path d="([^"]+)"[^>]*clip-path')
     assert curve.search(near.read_text()).group(1) == curve.search(far.read_text()).group(1)  # type: ignore[union-attr]
     assert curve.search(near.read_text()).group(1) != curve.search(kept.read_text()).group(1)  # type: ignore[union-attr]
+
+
+# ---- several panels --------------------------------------------------------------------------------------------------
+
+
+def colours(text: str) -> list[str]:
+    """Return the colours of the solid lines of an SVG, in order, without the axes' black."""
+    return [
+        match[1]
+        for match in re.finditer(r'style="fill: none; stroke: (#[0-9a-f]{6}); stroke-width: 2;[^"]*"', text)
+        if match[1] != "#000000"
+    ]
+
+
+def test_a_label_has_one_colour_in_all_panels_of_curves(tmp_path: Path) -> None:
+    first, second, third = (Curve(name, [0, 1], [0.0, 1.0]) for name in ("first", "second", "third"))
+    panels = [
+        CurvePanel("top", [first, second], [None, Curve("best", [0, 1], [1.0, 2.0])]),
+        CurvePanel("bottom", [first, third]),
+    ]
+    text = curve_grid(tmp_path / "new" / "grid.svg", panels, columns=1).read_text()
+    blue, orange, green = (colour.lower() for colour in PALETTE[:3])
+    # Drawn in panels, then in the legend, which names each label once.
+    assert colours(text) == [blue, orange, blue, green, blue, orange, green]
+    assert text.count("stroke-dasharray") == 2  # the single run and its sign in the legend
+    for word in ("top", "bottom", "first", "second", "third", "best"):
+        assert f"<!-- {word} -->" in text
+    again = curve_grid(tmp_path / "again.svg", panels, columns=1).read_text()
+    assert again == text
+
+
+def test_bars_of_several_panels_have_scales_and_intervals_of_their_own(tmp_path: Path) -> None:
+    panels = [
+        ("big", [Bar("a", 100.0, (90.0, 120.0)), Bar("b", -50.0)]),
+        ("small", [Bar("b", 0.5, (0.6, 0.7))]),  # an interval to one side of the value
+        ("empty", []),
+    ]
+    text = bar_grid(tmp_path / "bars.svg", panels).read_text()
+    for word in ("big", "small", "empty"):
+        assert f"<!-- {word} -->" in text
+    assert text.count("<!-- b -->") == 2
+
+
+@pytest.mark.parametrize("draw", [curve_grid, bar_grid])
+def test_panels_without_a_format_are_refused(tmp_path: Path, draw: Callable[..., Path]) -> None:
+    path = tmp_path / "figure.jpeg"
+    message = f"path={str(path)!r} does not say a format; end it with one of .png, .svg, .pdf."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        draw(path, [])

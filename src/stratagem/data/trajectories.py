@@ -7,6 +7,7 @@ the columns of a step.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from stratagem.errors import RunError
 from stratagem.files import atomic_write, error_reason
-from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup
+from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup, generation_from_json
 
 __all__ = ["SCHEMA", "StoredGroup", "read_trajectories", "trajectory_file", "write_trajectories"]
 
@@ -61,6 +62,9 @@ SCHEMA = pa.schema(
 """Columns of a trajectory file, in order."""
 
 _STEP_COLUMNS = tuple(SCHEMA.names[SCHEMA.get_field_index("observation") :])
+
+_GENERATIONS = pa.field("generations", pa.string())
+"""JSON; a column more in the files of agents that say more than their action (:class:`stratagem.types.Generation`)."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,10 @@ def write_trajectories(
                 rows.append({**shared, "step": -1})
             for number, step in enumerate(trajectory.steps):
                 rows.append({**shared, "step": number, **{name: _text(getattr(step, name)) for name in _STEP_COLUMNS}})
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+                if step.generations:
+                    rows[-1]["generations"] = json.dumps([dataclasses.asdict(part) for part in step.generations])
+    more = any("generations" in row for row in rows)
+    table = pa.Table.from_pylist(rows, schema=SCHEMA.append(_GENERATIONS) if more else SCHEMA)
     path = trajectory_file(folder, iteration)
     try:
         atomic_write(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", compression_level=6))
@@ -143,7 +150,7 @@ def _read_file(path: Path) -> list[StoredGroup]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"Trajectory file {str(path)!r} cannot be read ({error}); restore it from a copy.") from error
-    if not table.schema.equals(SCHEMA):
+    if not table.schema.equals(SCHEMA) and not table.schema.equals(SCHEMA.append(_GENERATIONS)):
         missing = sorted(set(SCHEMA.names) - set(table.schema.names))
         raise RunError(
             f"{str(path)!r} is no trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
@@ -205,4 +212,5 @@ def _step(row: dict[str, Any]) -> Step:
         values[name] = tuple(values[name])
     if values["finish"] is not None:
         values["finish"] = Finish(values["finish"])
+    values["generations"] = tuple(map(generation_from_json, json.loads(row.get("generations") or "[]")))
     return Step(**values)

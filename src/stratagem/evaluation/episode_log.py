@@ -15,7 +15,7 @@ from typing import Any
 
 from stratagem.errors import RunError
 from stratagem.files import atomic_write_text, error_reason
-from stratagem.types import Finish, Step, StopReason, Trajectory
+from stratagem.types import Finish, Step, StopReason, Trajectory, generation_from_json
 
 __all__ = ["EpisodeLog", "read_episodes", "write_episodes"]
 
@@ -124,6 +124,9 @@ def _trajectory(data: dict[str, Any]) -> Trajectory:
     for step in data["steps"]:
         for key in ("prompt_ids", "completion_ids", "logprobs"):
             step[key] = tuple(step[key])
+        step["candidates"] = tuple(map(tuple, step.get("candidates", ())))
+        step["candidate_logprobs"] = tuple(step.get("candidate_logprobs", ()))
         step["finish"] = None if step["finish"] is None else Finish(step["finish"])
+        step["generations"] = tuple(generation_from_json(part) for part in step.get("generations", ()))
         steps.append(Step(**step))
     return Trajectory(**{**data, "steps": tuple(steps), "stop_reason": StopReason(data["stop_reason"])})

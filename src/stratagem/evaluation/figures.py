@@ -17,7 +17,18 @@ import numpy as np
 from stratagem.errors import ConfigError
 from stratagem.evaluation.statistics import Interval
 
-__all__ = ["PALETTE", "Curve", "Reference", "bars", "learning_curve", "sparkline"]
+__all__ = [
+    "PALETTE",
+    "Bar",
+    "Curve",
+    "CurvePanel",
+    "Reference",
+    "bar_grid",
+    "bars",
+    "curve_grid",
+    "learning_curve",
+    "sparkline",
+]
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito, which people with any common colour blindness can tell apart; yellow is left out."""
@@ -71,9 +82,50 @@ class Reference:
     value: float
 
 
-def _axes(path: Path, xlabel: str, ylabel: str, title: str | None) -> tuple[Any, Any]:
+@dataclass(frozen=True)
+class CurvePanel:
+    """One of several learning curves in a figure."""
+
+    title: str
+    curves: Sequence[Curve]
+    """Solid, with their bands."""
+    single: Sequence[Curve | None] = ()
+    """For each of ``curves`` a single run, dashed in the same colour, or None."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a panel."""
+
+    label: str
+    value: float
+    interval: Interval | None = None
+
+
+def _grid(path: Path, count: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    _check_format(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(rows, columns, number + 1) for number in range(count)]
+    for one in axes:
+        one.tick_params(labelsize=_FONT - 2)
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(axis="y", color="0.88", linewidth=0.8)
+        one.set_axisbelow(True)
+    return figure, axes
+
+
+def _check_format(path: Path) -> None:
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(f"path={str(path)!r} does not say a format; end it with one of {', '.join(_FORMATS)}.")
+
+
+def _axes(path: Path, xlabel: str, ylabel: str, title: str | None) -> tuple[Any, Any]:
+    _check_format(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -195,6 +247,87 @@ def bars(
     _draw_references(axes, references)
     if len(series) + len(references) > 1:
         axes.legend(fontsize=_FONT - 1, frameon=False)
+    return _save(figure, path)
+
+
+def curve_grid(
+    path: str | Path,
+    panels: Sequence[CurvePanel],
+    *,
+    columns: int = 2,
+    xlabel: str = "Iteration",
+    ylabel: str = "Return per episode",
+) -> Path:
+    """Draw several panels of curves side by side, with one legend, and return the path.
+
+    A label has the same colour in all panels.
+
+    Args:
+        path: ends with .png, .svg or .pdf; missing folders are made.
+        panels: at least one.
+        columns: panels in a row.
+        xlabel: under the axes.
+        ylabel: beside the axes.
+
+    Raises:
+        ConfigError: the suffix is not a known format.
+    """
+    path = Path(path)
+    figure, axes = _grid(path, len(panels), columns, (4.6, 3.2))
+    handles: dict[str, Any] = {}
+    labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
+    for one, panel in zip(axes, panels, strict=True):
+        one.set_title(panel.title, fontsize=_FONT, loc="left")
+        for index, curve in enumerate(panel.curves):
+            colour = PALETTE[labels.index(curve.label) % len(PALETTE)]
+            marker = "o" if len(curve.x) <= 40 else None
+            (line,) = one.plot(curve.x, curve.y, "-", color=colour, linewidth=2, marker=marker, markersize=3)
+            handles.setdefault(curve.label, line)
+            if curve.low is not None and curve.high is not None:
+                one.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+            single = panel.single[index] if index < len(panel.single) else None
+            if single is not None:
+                (line,) = one.plot(single.x, single.y, "--", color=colour, linewidth=1.4)
+                handles.setdefault(single.label, line)
+    figure.supxlabel(xlabel, fontsize=_FONT)
+    figure.supylabel(ylabel, fontsize=_FONT)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=2, frameon=False, fontsize=_FONT - 1
+    )
+    return _save(figure, path)
+
+
+def bar_grid(
+    path: str | Path,
+    panels: Sequence[tuple[str, Sequence[Bar]]],
+    *,
+    columns: int = 2,
+    ylabel: str = "Return per episode",
+) -> Path:
+    """Draw several panels of bars, each with a scale of its own, and return the path.
+
+    Args:
+        path: ends with .png, .svg or .pdf; missing folders are made.
+        panels: (title, bars); a label has the same colour in all panels.
+        columns: panels in a row.
+        ylabel: beside the axes.
+
+    Raises:
+        ConfigError: the suffix is not a known format.
+    """
+    path = Path(path)
+    labels = list(dict.fromkeys(bar.label for _, panel in panels for bar in panel))
+    figure, axes = _grid(path, len(panels), columns, (4.6, 3.4))
+    for one, (title, panel) in zip(axes, panels, strict=True):
+        one.set_title(title, fontsize=_FONT, loc="left")
+        for place, bar in enumerate(panel):
+            one.bar(place, bar.value, 0.8, color=PALETTE[labels.index(bar.label) % len(PALETTE)])
+            if bar.interval is not None:
+                errors = [[max(bar.value - bar.interval[0], 0.0)], [max(bar.interval[1] - bar.value, 0.0)]]
+                one.errorbar([place], [bar.value], yerr=errors, color="black", capsize=3, linewidth=1.2)
+        one.set_xticks(range(len(panel)), [bar.label for bar in panel], rotation=25, ha="right", fontsize=_FONT - 3)
+        one.axhline(0.0, color="black", linewidth=0.8)
+    figure.supylabel(ylabel, fontsize=_FONT)
     return _save(figure, path)
 
 

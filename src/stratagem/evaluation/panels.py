@@ -45,6 +45,8 @@ class Panel:
     """12 hex digits over the start states and first observations of all episodes."""
     num_starts: int
     """Distinct start states; fewer than seeds where the game has no more."""
+    gamma: float = 1.0
+    """Discount of returns and optima; 1 sums rewards up."""
 
     def make_game(self) -> Game:
         """Return a new game with the panel's settings."""
@@ -65,7 +67,12 @@ def _starts(game: Game, seeds: Sequence[int]) -> list[tuple[str, tuple[str, ...]
 
 
 def fixed_panel(
-    game: str, params: Mapping[str, Any] | None = None, num_episodes: int = 50, name: str | None = None
+    game: str,
+    params: Mapping[str, Any] | None = None,
+    num_episodes: int = 50,
+    name: str | None = None,
+    *,
+    gamma: float = 1.0,
 ) -> Panel:
     """Return the panel of a game; the same arguments give the same panel anywhere.
 
@@ -78,12 +85,15 @@ def fixed_panel(
         params: settings that go over the variant's.
         num_episodes: the paper evaluates on 50.
         name: how tables call it; the game's name if left out.
+        gamma: discount of the returns and optima that an evaluation reports.
 
     Raises:
-        ConfigError: ``num_episodes`` is below 1, or game or settings are unknown.
+        ConfigError: ``num_episodes`` is below 1, ``gamma`` is no discount, or game or settings are unknown.
     """
     if num_episodes < 1:
         raise ConfigError(f"num_episodes={num_episodes!r} leaves nothing to evaluate; set it to 1 or more.")
+    if not 0 < gamma <= 1:
+        raise ConfigError(f"gamma={gamma!r} is not a discount; set gamma above 0 and at most 1.")
     params = dict(params or {})
     played = make(game, **params)
     chosen: dict[int, tuple[str, tuple[str, ...]]] = {}
@@ -92,7 +102,8 @@ def fixed_panel(
     try:
         index = in_a_row = 0
         while len(chosen) < num_episodes and (in_a_row < _PATIENCE or len(chosen) + len(spare) < num_episodes):
-            seed = derive_seed("panel", played.name, index)
+            # A game with a fixed list of starts is played through in its own order, so that a panel can hold them all.
+            seed = derive_seed("panel", played.name, index) if played.num_starts is None else index
             index += 1
             ((key, observations),) = _starts(played, [seed])
             in_a_row = in_a_row + 1 if key in keys else 0
@@ -103,7 +114,7 @@ def fixed_panel(
     num_starts = len(chosen)
     for seed in list(spare)[: num_episodes - num_starts]:
         chosen[seed] = spare[seed]
-    return Panel(name or game, game, params, tuple(chosen), _fingerprint(list(chosen.values())), num_starts)
+    return Panel(name or game, game, params, tuple(chosen), _fingerprint(list(chosen.values())), num_starts, gamma)
 
 
 def panel_state_keys(panel: Panel) -> frozenset[str]:
@@ -122,7 +133,7 @@ def panel_optima(panel: Panel) -> tuple[float, ...] | None:
     try:
         for seed in panel.seeds:
             game.reset(seed=seed, course=0)
-            optimum = game.optimal_return()
+            optimum = game.optimal_return(gamma=panel.gamma)
             if optimum is None:
                 return None
             optima.append(optimum)
@@ -182,6 +193,8 @@ class EvaluationResult:
     """Mean of the best expected return of the same episodes."""
     share_of_optimum: float | None = None
     """mean / optimum_mean where the optimum is positive."""
+    gamma: float = 1.0
+    """Discount of ``returns`` and of the optimum."""
 
     @classmethod
     def from_trajectories(
@@ -209,7 +222,10 @@ class EvaluationResult:
                 "see info of the trajectories for the reason."
             )
         played = [trajectories[i] for i in kept]
-        returns = tuple(trajectory.environment_return for trajectory in played)
+        returns = tuple(
+            trajectory.environment_return if panel.gamma == 1 else trajectory.discounted_return(panel.gamma)
+            for trajectory in played
+        )
         steps = sum(len(trajectory.steps) for trajectory in played)
         verdicts = [trajectory.success for trajectory in played]
         successes = None if all(verdict is None for verdict in verdicts) else sum(bool(v) for v in verdicts)
@@ -234,6 +250,7 @@ class EvaluationResult:
             stop_reasons=dict(sorted(Counter(str(t.stop_reason) for t in trajectories).items())),
             optimum_mean=optimum,
             share_of_optimum=average / optimum if optimum is not None and optimum > 0 else None,
+            gamma=panel.gamma,
         )
 
     def to_json(self) -> str:

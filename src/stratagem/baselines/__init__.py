@@ -1,0 +1,1 @@
+"""Players that are no language models, to compare with."""
