@@ -220,7 +220,7 @@ def test_every_file_of_the_project_that_a_document_names_is_there(document: str)
 
 
 def test_every_page_has_a_place_in_the_navigation() -> None:
-    named = re.findall(r": ([\w/]+\.md)$", read("mkdocs.yml"), flags=re.M)
+    named = re.findall(r": ([\w/-]+\.md)$", read("mkdocs.yml"), flags=re.M)
     assert sorted(f"docs/{name}" for name in named) == sorted(set(DOCUMENTS) - {"README.md"})
 
 

@@ -263,7 +263,7 @@ def test_a_page_without_runs_has_the_paper_s_numbers_and_says_what_is_missing(
     page = write_report(findings(arms, tmp_path / "runs", {}), tmp_path / "out").read_text()
     assert "**0 of 18 runs are finished.**" in page
     assert table_rows(page, "snake ")[1][:4] == ["snake", "Snake-Standard", "-2.607 (0.162)", "-"]
-    assert "* `snake-0`: not started" in page and "* `snake_kl_on-1`: not started" in page
+    assert "* `snake`, seeds 0, 1: not started" in page and "* `snake_kl_on`, seeds 0, 1: not started" in page
     assert page.count("No run has been evaluated yet.") == 2 and "Nobody has been evaluated yet." in page
     assert not list((tmp_path / "out").glob("*.png"))
 
@@ -286,6 +286,7 @@ def test_a_page_of_some_runs_counts_finished_ones_only(arms: dict[str, Arm], tmp
     lake = next(row for row in table_rows(page, "frozen_lake ") if row[1] == "Snake-Standard")
     assert lake[3] == lake[5] == "-" and lake[8] == "0"
     assert "* `frozen_lake-0`: not finished (iteration 2 of 4)" in page
+    assert "* `frozen_lake`, seed 1: not started" in page
     assert "* trained on Snake, Snake-Standard: -0.500 (0.45)" in page
     player = next(row for row in table_rows(page, "Snake-Standard ") if row[1].startswith("dqn"))
     assert player[1] == "dqn, game with max_steps=7"

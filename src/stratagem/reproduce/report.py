@@ -394,5 +394,10 @@ def _missing(findings: Findings) -> str:
         + (f" (iteration {run.iteration} of {run.arm.algorithm.num_iterations})" if run.state == STOPPED else "")
         + (f" ({run.detail}); move it away to run it anew" if run.state == OTHER else "")
         for run in left
+        if run.state != MISSING
     ]
+    for arm in findings.arms:
+        seeds = [str(run.seed) for run in left if run.arm is arm and run.state == MISSING]
+        if seeds:
+            lines.append(f"* `{arm.name}`, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}: {MISSING}")
     return "\n".join(["## What is missing", "", *lines, ""])
