@@ -75,6 +75,9 @@ class EvaluationConfig:
     """Games or variants; the first one makes the learning curve. Empty is the game that is trained on."""
     num_episodes: int = 50
     """Episodes of each panel."""
+    untrained: bool = True
+    """Whether the untrained model plays too where there is a warm start; one that never writes a legal answer takes
+    every episode to its limit of steps."""
     every: int = 0
     """Iterations between evaluations; 0 evaluates at the start and the end only."""
     temperature: float | None = None

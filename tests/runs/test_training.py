@@ -208,6 +208,17 @@ def test_stopping_before_the_first_checkpoint_begins_again(whole: Path, tmp_path
     assert_equal_runs(whole, tmp_path / "parts")
 
 
+def test_the_untrained_model_can_be_left_out(tmp_path: Path) -> None:
+    recipe = recipe_with("evaluation.untrained=false", "evaluation.every=0", "algorithm.num_iterations=1")
+    outcome = run(tmp_path, "short", recipe)
+    assert outcome.completed
+    assert list(outcome.evaluations) == ["warm_start", "final"]
+    assert [change["from"] for change in outcome.summary["improvement"]] == ["warm_start"]
+    assert (tmp_path / "short" / "figures" / "learning_curve.png").is_file()
+    bare = recipe_with("evaluation.untrained=false", "warm_start=false", "algorithm.num_iterations=1")
+    assert "start" in run(tmp_path, "bare", bare).evaluations  # there is nothing else to compare with
+
+
 def test_a_crash_after_a_checkpoint_repeats_the_iterations_after_it(whole: Path, tmp_path: Path) -> None:
     # Checkpoints at 0, 2 and 4; the crash comes after iteration 3 was logged and played.
     recipe = recipe_with("run.checkpoint_every=2")

@@ -83,7 +83,7 @@ def make_plan(recipe: Recipe) -> Plan:
         characters = sum(len(content) for _, content in load_template(recipe.agent.template).messages(observation))
     episodes = algorithm.num_iterations * algorithm.num_groups * algorithm.group_size
     between = (algorithm.num_iterations - 1) // evaluation.every if evaluation.every else 0
-    evaluations = 2 + between + (recipe.warm_start is not None)
+    evaluations = 2 + between + (recipe.warm_start is not None and recipe.evaluation.untrained)
     steps = episodes * min(max_steps, algorithm.max_steps or max_steps)
     evaluation_episodes = 0
     for name in panel_names(recipe):

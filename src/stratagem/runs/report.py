@@ -161,7 +161,7 @@ def _draw(
     references = []
     if optima[0] is not None:
         references.append(Reference("Optimum", mean(optima[0])))
-    if "warm_start" in evaluations:
+    if "warm_start" in evaluations and "start" in evaluations:
         references.append(Reference("Untrained model", evaluations["start"].results[0].mean))
     learning_curve(
         folder.figures / "learning_curve.png", curves, references=references, title=f"{folder.name}: return per episode"

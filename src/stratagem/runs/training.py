@@ -1,6 +1,7 @@
 """One training run from a recipe to a report: evaluate, warm start, train, save, and go on where it was killed.
 
-1. Evaluate the untrained model ("start"); warm start if the recipe has one, and evaluate again ("warm_start").
+1. Evaluate the untrained model ("start"), unless a recipe with a warm start leaves that out; warm start if the recipe
+   has one, and evaluate again ("warm_start").
 2. Save the reference policy where the algorithm needs one, and a checkpoint of iteration 0: neither is made twice.
 3. For each iteration: trajectories, evaluation when due, one line of metrics, a checkpoint when due - in this order, so
    that a checkpoint never counts an iteration whose metrics are missing.
@@ -185,7 +186,8 @@ class _Driver:
         folder.rewind(-1)
         for path in filter(Path.is_dir, folder.evaluation.iterdir()):
             shutil.rmtree(path)
-        self._evaluate("start", 0)
+        if recipe.evaluation.untrained or recipe.warm_start is None:
+            self._evaluate("start", 0)
         if self.stop.requested:
             return False
         row: dict[str, Any] = {}
