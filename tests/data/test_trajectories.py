@@ -56,6 +56,15 @@ def test_groups_come_back_equal(tmp_path: Path) -> None:
     assert [(item.iteration, item.index) for item in stored] == [(12, 0), (12, 1)]
 
 
+def test_choices_and_time_come_back_in_columns_that_other_files_lack(tmp_path: Path) -> None:
+    chosen = replace(SPOKEN, candidates=((5, 6), (7,)), candidate_logprobs=(-0.7, -0.6931471805599453), duration=3)
+    group = TrajectoryGroup((replace(FIRST, steps=(SPOKEN, chosen)),))
+    path = write_trajectories(tmp_path, 1, [group])
+    assert [stored.group for stored in read_trajectories(path)] == [group]
+    assert pq.read_schema(path).names == [*SCHEMA.names, "duration", "candidates", "candidate_logprobs"]
+    assert pq.read_schema(write_trajectories(tmp_path, 2, [TrajectoryGroup((FIRST,))])).names == SCHEMA.names
+
+
 def test_a_trajectory_without_steps_is_kept(tmp_path: Path) -> None:
     groups = [TrajectoryGroup((FAILED,)), TrajectoryGroup((FIRST, replace(FIRST, course=6)))]
     write_trajectories(tmp_path, 1, groups)

@@ -63,8 +63,16 @@ SCHEMA = pa.schema(
 
 _STEP_COLUMNS = tuple(SCHEMA.names[SCHEMA.get_field_index("observation") :])
 
-_GENERATIONS = pa.field("generations", pa.string())
-"""JSON; a column more in the files of agents that say more than their action (:class:`stratagem.types.Generation`)."""
+_MORE_COLUMNS = {
+    "generations": pa.field("generations", pa.string()),  # JSON of :class:`stratagem.types.Generation`
+    "duration": pa.field("duration", pa.int32()),
+    "candidates": pa.field("candidates", pa.list_(pa.list_(pa.int32()))),
+    "candidate_logprobs": pa.field("candidate_logprobs", pa.list_(pa.float64())),
+}
+"""Columns that only files have in which a step has such a thing: agents that say more than their action or choose among
+whole actions, games whose steps take time."""
+_PLAIN = {"generations": (), "duration": 1, "candidates": (), "candidate_logprobs": ()}
+"""What a step without the column has."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +124,8 @@ def write_trajectories(
                 rows.append({**shared, "step": -1})
             for number, step in enumerate(trajectory.steps):
                 rows.append({**shared, "step": number, **{name: _text(getattr(step, name)) for name in _STEP_COLUMNS}})
-                if step.generations:
-                    rows[-1]["generations"] = json.dumps([dataclasses.asdict(part) for part in step.generations])
-    more = any("generations" in row for row in rows)
-    table = pa.Table.from_pylist(rows, schema=SCHEMA.append(_GENERATIONS) if more else SCHEMA)
+                rows[-1].update(_more(step))
+    table = pa.Table.from_pylist(rows, schema=_schema({name for row in rows for name in row}))
     path = trajectory_file(folder, iteration)
     try:
         atomic_write(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", compression_level=6))
@@ -150,7 +156,7 @@ def _read_file(path: Path) -> list[StoredGroup]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"Trajectory file {str(path)!r} cannot be read ({error}); restore it from a copy.") from error
-    if not table.schema.equals(SCHEMA) and not table.schema.equals(SCHEMA.append(_GENERATIONS)):
+    if not table.schema.equals(_schema(set(table.schema.names))):
         missing = sorted(set(SCHEMA.names) - set(table.schema.names))
         raise RunError(
             f"{str(path)!r} is no trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
@@ -168,6 +174,23 @@ def _read_file(path: Path) -> list[StoredGroup]:
         )
         for (iteration, index), episodes in groups.items()
     ]
+
+
+def _schema(names: set[str]) -> pa.Schema:
+    """Return the schema of a file with these columns."""
+    schema = SCHEMA
+    for name, field in _MORE_COLUMNS.items():
+        if name in names:
+            schema = schema.append(field)
+    return schema
+
+
+def _more(step: Step) -> dict[str, Any]:
+    """Return the columns beyond SCHEMA that a step needs."""
+    found = {name: getattr(step, name) for name, plain in _PLAIN.items() if getattr(step, name) != plain}
+    if "generations" in found:
+        found["generations"] = json.dumps([dataclasses.asdict(part) for part in step.generations])
+    return found
 
 
 def _episode_columns(trajectory: Trajectory) -> dict[str, Any]:
@@ -213,4 +236,7 @@ def _step(row: dict[str, Any]) -> Step:
     if values["finish"] is not None:
         values["finish"] = Finish(values["finish"])
     values["generations"] = tuple(map(generation_from_json, json.loads(row.get("generations") or "[]")))
+    values["duration"] = row.get("duration") or _PLAIN["duration"]
+    values["candidates"] = tuple(map(tuple, row.get("candidates") or ()))
+    values["candidate_logprobs"] = tuple(row.get("candidate_logprobs") or ())
     return Step(**values)
