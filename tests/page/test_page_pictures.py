@@ -21,14 +21,14 @@ def hover(chart: str) -> dict[str, object]:
 
 def test_a_line_goes_through_its_points() -> None:
     chart = line_chart([Series("a", [0, 10], [0.0, 4.0])], label="A", width=100, height=100)
-    # The plane is x 44..92 and y 8..78 from the top; 0..10 and 0..4 fill it.
-    assert 'class="line c0 d0" d="M44 78L92 8"' in chart
+    # The plane is x 48..92 and y 8..78 from the top; 0..10 and 0..4 fill it.
+    assert 'class="line c0 d0" d="M48 78L92 8"' in chart
     assert 'aria-label="A, last: a 4"' in chart
 
 
 def test_a_gap_is_left_open() -> None:
     chart = line_chart([Series("a", [0, 1, 2], [0.0, None, 4.0])], label="A", width=100, height=100)
-    assert 'class="line c0 d0" d="M44 78M92 8"' in chart
+    assert 'class="line c0 d0" d="M48 78M92 8"' in chart
 
 
 def test_a_long_line_keeps_its_extremes_and_its_end() -> None:

@@ -58,7 +58,7 @@ class _Frame:
     x_high: float
     y_low: float
     y_high: float
-    left: int = 44
+    left: int = 48
     right: int = 8
     top: int = 8
     bottom: int = 22
