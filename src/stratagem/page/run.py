@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 
@@ -41,7 +42,7 @@ def show(library: Library, request: Request) -> dict[str, Any]:
     return {
         "title": run.key,
         "crumbs": [("Runs", "/")],
-        "stamp_url": f"/stamp?run={request.path_params['run']}",
+        "stamp_url": f"/stamp?run={quote(run.key, safe='')}",
         "run": run,
         "url": run_url(run),
         "state": run.state,

@@ -83,6 +83,11 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _stamp(library: Library, key: str | None) -> str:
+    """Return a text that changes when something was written in a run, or in any run if ``key`` is None."""
+    return ";".join(run.stamp() for run in library.runs().values() if key is None or run.key == key)
+
+
 def make_app(library: Library, *, token: str | None = None, any_host: bool = False) -> ASGIApp:
     """Return the application.
 
@@ -106,10 +111,13 @@ def make_app(library: Library, *, token: str | None = None, any_host: bool = Fal
         def answer(request: Request) -> Response:
             try:
                 with lock:
-                    text = environment.get_template(template).render(path=request.url.path, **view(library, request))
+                    # Before the files are read: what is written meanwhile must look new to the page.
+                    now = _stamp(library, request.path_params.get("run"))
+                    context = view(library, request)
+                    text = environment.get_template(template).render(path=request.url.path, stamp_now=now, **context)
             except StratagemError as error:
                 text = environment.get_template("missing.html").render(
-                    path=request.url.path, title="Not here", message=str(error), stamp_url="", crumbs=[]
+                    path=request.url.path, title="Not here", message=str(error), stamp_url="", stamp_now="", crumbs=[]
                 )
                 return HTMLResponse(text, status_code=404)
             return HTMLResponse(text, headers={"Cache-Control": "no-store"})
@@ -118,9 +126,7 @@ def make_app(library: Library, *, token: str | None = None, any_host: bool = Fal
 
     def stamp(request: Request) -> Response:
         with lock:
-            found = library.runs()
-            key = request.query_params.get("run")
-            text = ";".join(item.stamp() for item in found.values() if key is None or item.key == key)
+            text = _stamp(library, request.query_params.get("run"))
         return PlainTextResponse(text, headers={"Cache-Control": "no-store"})
 
     application = Starlette(

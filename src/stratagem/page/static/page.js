@@ -26,7 +26,7 @@ document.addEventListener("change", event => {
 
 // ---- live: when something was written, the parts marked data-live are fetched again
 const stampUrl = document.body.dataset.stamp;
-let stamp = null;
+let stamp = document.body.dataset.now;  // of what this page was made from
 async function renew() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Again": "1" } });
   if (!answer.ok) return;
@@ -52,7 +52,7 @@ async function follow() {
       const answer = await fetch(stampUrl);
       const found = answer.ok ? await answer.text() : stamp;
       const pending = document.querySelector("[data-pending]");
-      if (pending || (stamp !== null && found !== stamp)) await renew();
+      if (pending || found !== stamp) await renew();
       if (pending) wait = 300;
       stamp = found;
       document.getElementById("live").hidden = !answer.ok || !found.includes("training");
