@@ -126,7 +126,7 @@ def test_a_value_that_means_nothing_is_refused(lake: Path, override: str, messag
 
 def test_defaults_are_those_of_the_documentation() -> None:
     assert Recipe(name="x").game == GameConfig("frozen_lake", {}, isolate=False, step_timeout_s=60.0)
-    assert EvaluationConfig() == EvaluationConfig((), 50, 0, None)
+    assert EvaluationConfig() == EvaluationConfig((), 50, 0, None, gamma=1.0, untrained=True)
     assert RunConfig() == RunConfig(10, 2, (), True)
 
 

@@ -75,15 +75,15 @@ class EvaluationConfig:
     """Games or variants; the first one makes the learning curve. Empty is the game that is trained on."""
     num_episodes: int = 50
     """Episodes of each panel."""
-    untrained: bool = True
-    """Whether the untrained model plays too where there is a warm start; one that never writes a legal answer takes
-    every episode to its limit of steps."""
     every: int = 0
     """Iterations between evaluations; 0 evaluates at the start and the end only."""
     temperature: float | None = None
     """Sampling temperature of the evaluation; None is that of training."""
     gamma: float = 1.0
     """Discount of the returns that are reported; 1 sums rewards up."""
+    untrained: bool = True
+    """Whether the untrained model plays too where there is a warm start; one that never writes a legal answer takes
+    every episode to its limit of steps."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that evaluate nothing."""
