@@ -301,7 +301,8 @@ class Learner:
         """Shorten the step that was just made until the policy is at most so far away from theta_old.
 
         Returns:
-            The share of the step that was kept, and the KL after it. Adam's moments keep the gradient as it was.
+            The share of the step that was kept, and the KL after it, which is a guess where it was not computed again.
+            Adam's moments keep the gradient as it was.
         """
         assert self.config.max_kl is not None
         limit = self.config.max_kl * trust.share
@@ -318,7 +319,9 @@ class Learner:
             share *= factor
             torch._foreach_lerp_(list(self.parameters.values()), before, 1 - factor)
             if kl <= _QUADRATIC * limit:
-                return share, kl * factor**2  # KL grows with the square of a short step; no need to look again
+                # KL grows with the square of a short step from theta_old. Later steps of an iteration begin elsewhere:
+                # for them this is too low, and they may go a little past their part.
+                return share, kl * factor**2
 
 
 def _token_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -60,7 +60,7 @@ class MSGRPOConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; ours."""
     max_kl: float | None = None
-    """Trust region; ours. An iteration moves the policy at most so far: after a step, KL(theta_old || theta) of a
+    """Trust region; ours. An iteration moves the policy about so far at most: after a step, KL(theta_old || theta) of a
     completion is estimated on a few samples from all groups, and the step is shortened until it is at most its part of
     this (the first of four steps may use up a quarter). None takes every step whole, as the paper does."""
     num_epochs: int = 1
