@@ -223,7 +223,7 @@ def _play_baselines(arms: Sequence[Arm], episodes: int, out: Path) -> None:
     bases = [arm for arm in arms if arm.name in (SNAKE, FROZEN_LAKE)]
     for panel_name in PANELS:
         arm = next(arm for arm in bases if panel_name.lower().startswith(arm.name.replace("_", "")))
-        panel = fixed_panel(panel_name, panel_params(arm.recipe.game, panel_name), episodes)
+        panel = fixed_panel(panel_name, panel_params(arm.recipe, panel_name), episodes)
         for name in POLICIES:
             path = out / "baselines" / name / f"{panel_name}.json"
             if path.exists():

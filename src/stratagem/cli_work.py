@@ -153,7 +153,7 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     game = arguments.game or (panel_names(recipe)[0] if recipe is not None else None)
     if game is None:
         raise ConfigError("--game is missing; name a game or variant of `stratagem games`.")
-    params = (panel_params(recipe.game, game) if recipe is not None else {}) | parse_params(arguments.params)
+    params = (panel_params(recipe, game) if recipe is not None else {}) | parse_params(arguments.params)
     panel = fixed_panel(game, params, arguments.episodes)
     seed = arguments.seed if arguments.seed is not None else 0 if recipe is None else recipe.seed
     played_game = panel.make_game()

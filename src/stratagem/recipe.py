@@ -81,6 +81,8 @@ class EvaluationConfig:
     """Sampling temperature of the evaluation; None is that of training."""
     gamma: float = 1.0
     """Discount of the returns that are reported; 1 sums rewards up."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """Settings of the game that differ from those of training, on panels of the game that is trained on."""
     untrained: bool = True
     """Whether the untrained model plays too where there is a warm start; one that never writes a legal answer takes
     every episode to its limit of steps."""

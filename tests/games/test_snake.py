@@ -10,6 +10,7 @@ from stratagem.games.snake import (
     Snake,
     State,
     advance,
+    grow,
     neighbours,
     place_apples,
     plan,
@@ -303,6 +304,41 @@ def test_each_representation_can_be_left_out():
     assert "Apples: (" not in picture and "Cells are" not in picture and "State:\n" in picture
 
 
+def test_snakes_begin_as_long_as_there_is_room_and_never_on_each_other():
+    lengths = set()
+    for seed in range(60):
+        game = Snake(width=4, height=4, num_apples=3, start_length=4)
+        game.reset(seed=seed)
+        state = game._state
+        covered = [cell for snake in state.snakes for cell in snake]
+        assert len(set(covered)) == len(covered) and not set(covered) & set(state.apples)
+        table = neighbours(4, 4)
+        for snake in state.snakes:
+            assert all(after in table[before] for before, after in zip(snake, snake[1:], strict=False))
+            lengths.add(len(snake))
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_a_snake_without_room_begins_shorter():
+    # A corner of the five by five board: (0, 0) = 0 has the neighbours (1, 0) = 1 and (0, 1) = 5, both taken.
+    class Longest:
+        def integers(self, count):
+            return count - 1
+
+    assert grow([(0,)], {1, 5}, 4, TABLE, Longest()) == ((0,),)
+    # From (0, 0) to the last free neighbour each time: up, down, left, right is the order, so 1, then 2, then 3.
+    assert grow([(0,)], set(), 4, TABLE, Longest()) == ((0, 1, 2, 3),)
+
+
+def test_longer_starts_leave_heads_and_apples_where_they_are():
+    one, long = Snake(), Snake(start_length=5)
+    one.reset(seed=3)
+    long.reset(seed=3)
+    assert one._state.apples == long._state.apples
+    assert [snake[0] for snake in one._state.snakes] == [snake[0] for snake in long._state.snakes]
+    assert max(len(snake) for snake in long._state.snakes) > 1
+
+
 def test_use_before_reset_is_refused():
     for call in (lambda g: g.step(("up", "up")), lambda g: g.observation(), lambda g: g.legal_actions()):
         with pytest.raises(GameError, match=exact("snake has not been started; call reset(seed=...) first.")):
@@ -319,6 +355,7 @@ def test_use_before_reset_is_refused():
             {"width": 2, "height": 2, "num_apples": 3},
             "num_apples=3 does not fit a board of 4 cells with 2 snake(s); set num_apples between 0 and 2.",
         ),
+        ({"start_length": 0}, "start_length=0 leaves no snake; set start_length to 1 or more."),
         ({"max_steps": 0}, "max_steps=0 leaves no round to play; set max_steps to 1 or more."),
         (
             {"coordinates": False, "grid": False},

@@ -405,10 +405,18 @@ def test_a_checkpoint_holds_no_more_than_it_needs(whole: Path) -> None:
 
 
 def test_a_panel_of_the_training_game_takes_over_its_settings() -> None:
-    game = GameConfig("FrozenLake-NotSlippery", {"size": 8, "slippery": True})
-    assert panel_params(game, "FrozenLake-NotSlippery") == {"size": 8, "slippery": True}
-    assert panel_params(game, "FrozenLake-Slippery") == {"size": 8}  # its variant fixes slippery
-    assert panel_params(game, "Snake-Standard") == {}
+    recipe = replace(recipe_with(), game=GameConfig("FrozenLake-NotSlippery", {"size": 8, "slippery": True}))
+    assert panel_params(recipe, "FrozenLake-NotSlippery") == {"size": 8, "slippery": True}
+    assert panel_params(recipe, "FrozenLake-Slippery") == {"size": 8}  # its variant fixes slippery
+    assert panel_params(recipe, "Snake-Standard") == {}
+
+
+def test_a_panel_of_the_training_game_is_played_with_the_settings_of_the_evaluation() -> None:
+    recipe = recipe_with("evaluation.params={size=5}", "game.params.max_steps=3")
+    recipe = replace(recipe, game=replace(recipe.game, name="FrozenLake-NotSlippery"))
+    params = panel_params(recipe, "FrozenLake-NotSlippery")
+    assert (params["size"], params["max_steps"]) == (5, 3)
+    assert panel_params(recipe, "Snake-Standard") == {}  # not the game that is trained on
 
 
 def test_starts_of_all_panels_of_the_game_are_excluded() -> None:

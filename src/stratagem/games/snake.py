@@ -31,7 +31,7 @@ from stratagem.errors import ConfigError, GameError
 from stratagem.games.base import Game, GameStep, check_joint_action
 from stratagem.seeding import generator
 
-__all__ = ["ACTIONS", "Outcome", "Snake", "State", "advance", "neighbours", "place_apples", "plan", "sensible_moves"]
+__all__ = ["ACTIONS", "Outcome", "Snake", "State", "advance", "grow", "neighbours", "place_apples", "plan", "sensible_moves"]
 
 ACTIONS = ("up", "down", "left", "right")
 
@@ -127,6 +127,35 @@ def place_apples(state: State, count: int, num_cells: int, rng: np.random.Genera
     return State(state.snakes, tuple(sorted((*state.apples, *chosen))))
 
 
+def grow(
+    heads: Sequence[tuple[int, ...]],
+    taken: set[int],
+    length: int,
+    table: Sequence[Sequence[int]],
+    rng: np.random.Generator,
+) -> tuple[tuple[int, ...], ...]:
+    """Return snakes of 1 to ``length`` cells that lie on random paths from their heads, shorter where there is no room.
+
+    Args:
+        heads: the head of each snake.
+        taken: other cells that are not free.
+        length: the most cells of a snake.
+        table: :func:`neighbours` of the board.
+        rng: chooses lengths and paths.
+    """
+    covered = {head for snake in heads for head in snake} | taken
+    snakes = []
+    for snake in heads:
+        for _ in range(int(rng.integers(length))):
+            free = [cell for cell in table[snake[-1]] if cell != WALL and cell not in covered]
+            if not free:
+                break
+            snake = (*snake, free[int(rng.integers(len(free)))])
+            covered.add(snake[-1])
+        snakes.append(snake)
+    return tuple(snakes)
+
+
 def sensible_moves(snake: Sequence[int], table: Sequence[Sequence[int]]) -> list[str]:
     """Return the moves that neither leave the board nor enter the snake's own body.
 
@@ -212,6 +241,7 @@ class Snake(Game):
         height: int = 10,
         num_snakes: int = 2,
         num_apples: int = 5,
+        start_length: int = 1,
         apple_reward: float = 1.0,
         death_reward: float = -3.0,
         step_reward: float = 0.0,
@@ -226,6 +256,8 @@ class Snake(Game):
             height: rows.
             num_snakes: players.
             num_apples: apples on the board at any time (fewer once it is full).
+            start_length: cells of a snake at the start, at most: each begins with 1 to this many, lying as there is
+                room. The paper has 1; more gives short training games positions that are late in whole ones.
             apple_reward: for eating one; negative means poisonous, and the text says so.
             death_reward: for dying.
             step_reward: for each round that a player is alive at its start; the paper has none.
@@ -243,6 +275,8 @@ class Snake(Game):
                 f"num_apples={num_apples!r} does not fit a board of {width * height} cells with {num_snakes} snake(s); "
                 f"set num_apples between 0 and {width * height - num_snakes}."
             )
+        if start_length < 1:
+            raise ConfigError(f"start_length={start_length!r} leaves no snake; set start_length to 1 or more.")
         if max_steps < 1:
             raise ConfigError(f"max_steps={max_steps!r} leaves no round to play; set max_steps to 1 or more.")
         if not (coordinates or grid):
@@ -251,6 +285,7 @@ class Snake(Game):
         self.height = height
         self.num_players = num_snakes
         self.num_apples = num_apples
+        self.start_length = start_length
         self.apple_reward = apple_reward
         self.death_reward = death_reward
         self.step_reward = step_reward
@@ -269,9 +304,13 @@ class Snake(Game):
 
     def reset(self, *, seed: int, course: int = 0) -> tuple[str, ...]:
         """Place apples and snakes by ``seed``; where eaten apples come back depends on ``seed`` and ``course``."""
-        order = generator(int(seed), "snake", "start").permutation(len(self._table)).tolist()
+        rng = generator(int(seed), "snake", "start")
+        order = rng.permutation(len(self._table)).tolist()
         apples, heads = order[: self.num_apples], order[self.num_apples : self.num_apples + self.num_players]
-        self._state = State(tuple((head,) for head in heads), tuple(sorted(apples)))
+        snakes = tuple((head,) for head in heads)
+        if self.start_length > 1:
+            snakes = grow(snakes, set(apples), self.start_length, self._table, rng)
+        self._state = State(snakes, tuple(sorted(apples)))
         self._rng = generator(int(seed), "snake", "course", int(course))
         self._steps, self._over = 0, False
         self._apples_eaten = [0] * self.num_players

@@ -82,17 +82,17 @@ def panel_names(recipe: Recipe) -> tuple[str, ...]:
     return recipe.evaluation.panels or (recipe.game.name,)
 
 
-def panel_params(game: GameConfig, panel: str) -> dict[str, Any]:
+def panel_params(recipe: Recipe, panel: str) -> dict[str, Any]:
     """Return the settings of a panel.
 
-    They are those of the training game, except what the panel's variant fixes; another game has its own defaults.
+    They are those of the training game, changed by ``evaluation.params``, except what the panel's variant fixes; another
+    game has its own defaults.
     """
-    if panel == game.name:
-        return dict(game.params)
     base, preset = _base(panel)
-    if base != _base(game.name)[0]:
+    if base != _base(recipe.game.name)[0]:
         return {}
-    return {key: value for key, value in game.params.items() if key not in preset}
+    params = {**recipe.game.params, **recipe.evaluation.params}
+    return {key: value for key, value in params.items() if panel == recipe.game.name or key not in preset}
 
 
 def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent | ScoringAgent | HierarchicalAgent:
@@ -200,7 +200,7 @@ def check_recipe(recipe: Recipe) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"evaluation.panels names {name!r} twice; name each panel once.")
-        make(name, **panel_params(recipe.game, name)).close()
+        make(name, **panel_params(recipe, name)).close()
 
 
 def _has_one_start(game: Game) -> bool:
@@ -221,7 +221,7 @@ def build_experiment(recipe: Recipe) -> Experiment:
     check_recipe(recipe)
     panels = tuple(
         fixed_panel(
-            name, panel_params(recipe.game, name), recipe.evaluation.num_episodes, gamma=recipe.evaluation.gamma
+            name, panel_params(recipe, name), recipe.evaluation.num_episodes, gamma=recipe.evaluation.gamma
         )
         for name in panel_names(recipe)
     )

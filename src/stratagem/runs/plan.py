@@ -87,7 +87,7 @@ def make_plan(recipe: Recipe) -> Plan:
     steps = episodes * min(max_steps, algorithm.max_steps or max_steps)
     evaluation_episodes = 0
     for name in panel_names(recipe):
-        panel_game = make(name, **panel_params(recipe.game, name))
+        panel_game = make(name, **panel_params(recipe, name))
         evaluation_episodes += evaluations * evaluation.num_episodes
         steps += evaluations * evaluation.num_episodes * panel_game.max_steps
         panel_game.close()
