@@ -65,8 +65,7 @@ class LocalModel:
             model.set_attn_implementation(TREE_ATTENTION)
         else:
             warnings.warn(f"{self.tree_refused} Batches are computed row by row, which is slower.", stacklevel=2)
-        self._reference: PreTrainedModel | None = None
-        self._reference_adapter: dict[str, Tensor] | None = None
+        self._reference: dict[str, Tensor] | None = None
         self._frozen: FrozenStates | None = None
         if config.trainable_layers is not None:
             self._frozen = freeze_below(model, config.trainable_layers, capacity=config.cache_tokens)
@@ -396,11 +395,7 @@ class LocalModel:
 
     def keep_reference(self) -> None:
         """Take the present weights as the reference policy; until then, with LoRA, it is the model without adapter."""
-        if self.config.lora is not None:
-            self._reference_adapter = {name: p.detach().clone() for name, p in self.named_parameters().items()}
-        else:
-            self._reference = copy.deepcopy(self.module)
-            self._reference.requires_grad_(False)
+        self._reference = {name: p.detach().clone() for name, p in self.named_parameters().items()}
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Sequence[TreeRow], *, temperature: float = 1.0) -> Tensor:
@@ -414,28 +409,22 @@ class LocalModel:
 
     @contextlib.contextmanager
     def _as_reference(self) -> Iterator[None]:
-        if self._reference_adapter is not None:
-            parameters = self.named_parameters()
-            trained_values = {name: p.data for name, p in parameters.items()}
-            try:
-                for name, value in self._reference_adapter.items():
-                    parameters[name].data = value  # another tensor, so that a graph built before is not disturbed
-                yield
-            finally:
-                for name, value in trained_values.items():
-                    parameters[name].data = value
-            return
-        if self.config.lora is not None:
+        if self._reference is None:
+            if self.config.lora is None:
+                raise ModelError("There is no reference policy; call keep_reference() before training starts.")
             with self._adapted.disable_adapter():  # type: ignore[operator]
                 yield
             return
-        if self._reference is None:
-            raise ModelError("There is no reference policy; call keep_reference() before training starts.")
-        trained, self.module = self.module, self._reference
+        # Only the weights that train are kept and lent: what lies below them is the same, and so are its kept states.
+        parameters = self.named_parameters()
+        trained_values = {name: p.data for name, p in parameters.items()}
         try:
+            for name, value in self._reference.items():
+                parameters[name].data = value  # another tensor, so that a graph built before is not disturbed
             yield
         finally:
-            self.module = trained
+            for name, value in trained_values.items():
+                parameters[name].data = value
 
     # ---- weights on disk ---------------------------------------------------------------------------------------
 
