@@ -1,3 +1,4 @@
+import itertools
 import re
 
 import numpy as np
@@ -314,7 +315,7 @@ def test_snakes_begin_as_long_as_there_is_room_and_never_on_each_other():
         assert len(set(covered)) == len(covered) and not set(covered) & set(state.apples)
         table = neighbours(4, 4)
         for snake in state.snakes:
-            assert all(after in table[before] for before, after in zip(snake, snake[1:], strict=False))
+            assert all(after in table[before] for before, after in itertools.pairwise(snake))
             lengths.add(len(snake))
     assert lengths == {1, 2, 3, 4}
 

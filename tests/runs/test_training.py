@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -439,7 +440,8 @@ def test_starts_of_all_panels_of_the_game_are_excluded() -> None:
         ),
         (
             ["agent.template=acton"],
-            "Unknown template 'acton'. Did you mean 'action'? Available: action, think_action, think_plan_action.",
+            "Unknown template 'acton'. Did you mean 'action'? Available: action, action_brief, action_formal, "
+            "think_action, think_plan_action, think_plan_action_brief.",
         ),
         (
             ["agent.tag=plan"],

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalConfig
-from stratagem.agents.language import LanguageAgent
-from stratagem.agents.prompts import TEMPLATES, load_template
+from stratagem.agents.history import HistoryAgent, make_language_agent
+from stratagem.agents.language import AgentConfig, LanguageAgent
+from stratagem.agents.prompts import REACT_TEMPLATES, TEMPLATES, load_templates
+from stratagem.agents.react import ReActAgent, ReActConfig
+from stratagem.agents.reflexion import ReflexionConfig
 from stratagem.agents.scoring import ScoringAgent, ScoringConfig
-from stratagem.algorithms.bc import answer_text
+from stratagem.algorithms.bc import check_templates
 from stratagem.algorithms.step_hrl_config import StepHRLConfig
 from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.panels import Panel, fixed_panel, panel_optima, panel_state_keys
@@ -85,8 +88,8 @@ def panel_names(recipe: Recipe) -> tuple[str, ...]:
 def panel_params(recipe: Recipe, panel: str) -> dict[str, Any]:
     """Return the settings of a panel.
 
-    They are those of the training game, changed by ``evaluation.params``, except what the panel's variant fixes; another
-    game has its own defaults.
+    They are those of the training game, changed by ``evaluation.params``, except what the panel's variant fixes; a
+    panel of another game has its own defaults.
     """
     base, preset = _base(panel)
     if base != _base(recipe.game.name)[0]:
@@ -95,7 +98,9 @@ def panel_params(recipe: Recipe, panel: str) -> dict[str, Any]:
     return {key: value for key, value in params.items() if panel == recipe.game.name or key not in preset}
 
 
-def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent | ScoringAgent | HierarchicalAgent:
+def build_agent(
+    model: LanguageModel, recipe: Recipe
+) -> LanguageAgent | HistoryAgent | ScoringAgent | HierarchicalAgent:
     """Return the agent of a recipe, with its format penalty.
 
     Raises:
@@ -103,6 +108,8 @@ def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent | Scoring
     """
     if isinstance(recipe.agent, HierarchicalConfig):
         return _hierarchical(model, recipe, recipe.agent)
+    if isinstance(recipe.agent, ReActConfig):
+        return _react(model, recipe, recipe.agent)
     if isinstance(recipe.agent, ScoringConfig):
         for part in ("warm_start", "format_penalty"):
             if getattr(recipe, part) is not None:
@@ -114,9 +121,24 @@ def build_agent(model: LanguageModel, recipe: Recipe) -> LanguageAgent | Scoring
         return ScoringAgent.from_config(scorer, recipe.agent)
     penalty = None
     if recipe.format_penalty is not None:
-        tags = load_template(recipe.agent.template).tags
+        tags = load_templates(recipe.agent.template)[0].tags
         penalty = FormatPenalty(tags, recipe.format_penalty, recipe.agent.tag)
-    return LanguageAgent.from_config(model, recipe.agent, penalty)
+    return make_language_agent(model, recipe.agent, penalty)
+
+
+def _react(model: LanguageModel, recipe: Recipe, config: ReActConfig) -> ReActAgent:
+    if isinstance(config, ReflexionConfig):
+        raise ConfigError(
+            "agent.name='reflexion' learns from its failures in words, and nothing of it is trained; evaluate it with "
+            "`stratagem eval MODEL --agent reflexion`, or train agent.name = 'react'."
+        )
+    for part in ("warm_start", "format_penalty"):
+        if getattr(recipe, part) is not None:
+            raise ConfigError(
+                f"[{part}] is about answers in tags, and agent.name='react' writes lines; leave [{part}] out, or set "
+                "agent.name = 'language'."
+            )
+    return ReActAgent.from_config(model, config)
 
 
 def _hierarchical(model: LanguageModel, recipe: Recipe, config: HierarchicalConfig) -> HierarchicalAgent:
@@ -145,22 +167,25 @@ def hold_template(recipe: Recipe, run: Path, *, keep: bool) -> None:
     Args:
         recipe: of the run.
         run: its folder.
-        keep: put a copy into the folder if there is none yet.
+        keep: put a copy into the folder if there is none yet: ``template.txt``, for the second of a list
+            ``template-2.txt``.
 
     Raises:
         RunError: the file was changed since.
     """
-    if recipe.agent.template is None or recipe.agent.template in TEMPLATES:
-        return
-    content, copy = Path(recipe.agent.template).read_bytes(), run / "template.txt"
-    if copy.exists():
-        if copy.read_bytes() != content:
-            raise RunError(
-                f"agent.template={recipe.agent.template!r} was changed since run {run.name!r} was made; put back what "
-                f"{str(copy)!r} holds, or start a new run."
-            )
-    elif keep:
-        atomic_write_bytes(copy, content)
+    given = recipe.agent.template
+    for place, name in enumerate([given] if isinstance(given, str) else given or (), start=1):
+        if name in TEMPLATES or name in REACT_TEMPLATES:
+            continue
+        content, copy = Path(name).read_bytes(), run / f"template{f'-{place}' if place > 1 else ''}.txt"
+        if copy.exists():
+            if copy.read_bytes() != content:
+                raise RunError(
+                    f"agent.template={name!r} was changed since run {run.name!r} was made; put back what "
+                    f"{str(copy)!r} holds, or start a new run."
+                )
+        elif keep:
+            atomic_write_bytes(copy, content)
 
 
 def check_model_name(name: str) -> None:
@@ -184,12 +209,15 @@ def check_recipe(recipe: Recipe) -> None:
     check_model_name(recipe.model.name)
     check_trackers(recipe.run.trackers)
     agent = build_agent(cast(LanguageModel, None), recipe)
+    adaptive = getattr(recipe.algorithm, "adaptive_temperature", None)
+    if adaptive is not None and isinstance(recipe.agent, AgentConfig):
+        adaptive.check(recipe.agent.temperature)
     game = make(recipe.game.name, **recipe.game.params)
     try:
         seat_opponents(game)
-        if recipe.warm_start is not None and isinstance(agent, LanguageAgent):
+        if recipe.warm_start is not None and isinstance(agent, LanguageAgent | HistoryAgent):
             game.reset(seed=0)
-            answer_text(agent, game.legal_actions(0)[0])
+            check_templates(agent, recipe.warm_start, game.legal_actions(0)[0])
             if recipe.warm_start.demonstrator == "planner" and game.planner_action(0) is None:
                 raise ConfigError(
                     f"warm_start.demonstrator='planner' but game {game.name!r} has no planner; use 'random'."
@@ -220,9 +248,7 @@ def build_experiment(recipe: Recipe) -> Experiment:
     """
     check_recipe(recipe)
     panels = tuple(
-        fixed_panel(
-            name, panel_params(recipe, name), recipe.evaluation.num_episodes, gamma=recipe.evaluation.gamma
-        )
+        fixed_panel(name, panel_params(recipe, name), recipe.evaluation.num_episodes, gamma=recipe.evaluation.gamma)
         for name in panel_names(recipe)
     )
     own = [panel for panel in panels if _base(panel.game)[0] == _base(recipe.game.name)[0]]
