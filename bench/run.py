@@ -13,13 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 # Before anything imports torch or huggingface_hub, which read these once.
@@ -30,54 +27,21 @@ import sampling
 import torch
 from iteration import compare as compare_iterations
 from iteration import peak_of_iteration
+from keeper import Keeper
 from measure import NotRun, cores, peak_gib, run_child
 from rich.console import Console
 from training import MAX_TOKENS, RowByRow, TrainingResult, tree_pass
 from training import compare as compare_training
 from workloads import LETTERS, Workload, build
 
-from stratagem.evaluation.records import Record
 from stratagem.evaluation.tables import Table
-from stratagem.files import atomic_write_text
 from stratagem.models.catalog import ModelConfig
 from stratagem.models.local import LocalModel
-from stratagem.runs.provenance import collect_provenance
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PEAKED = ("a", "d")
 SAMPLED = ("a", "b", "c", "d", "e")
 FLOORED = ("a", "b", "c", "d")
-
-
-class Keeper:
-    """Writes records; holds what they have in common."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        """Read commit and machine once."""
-        self.folder: str | None = options.results
-        found = collect_provenance(0)
-        git, hardware = found["git"], found["hardware"]
-        self.commit = "0000000" if git is None else git["commit"] + ("-dirty" if git["dirty"] else "")
-        self.machine = f"{hardware['cpu']}, {options.threads} core{'s' * (options.threads > 1)}"
-        self.command = shlex.join(["python", "bench/run.py", *options.given])
-
-    def keep(self, name: str, value: float, unit: str, note: str) -> None:
-        """Write one record, unless none are kept."""
-        if self.folder is None:
-            return
-        record = Record(
-            name=name,
-            command=self.command,
-            commit=self.commit,
-            machine=self.machine,
-            date=date.today().isoformat(),
-            unit=unit,
-            value=value,
-            note=note,
-        )
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(folder / f"{name}.json", record.to_json())
 
 
 def run_train(options: argparse.Namespace, keeper: Keeper, console: Console) -> None:
@@ -356,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         CHILDREN[options.part](options)
         return 0
     console = Console(width=None if sys.stdout.isatty() else 200)
-    keeper = Keeper(options)
+    keeper = Keeper(options, "bench/run.py")
     console.print(f"{options.model} on {keeper.machine}, commit {keeper.commit[:9]}", markup=False)
     for part in PARTS if options.part == "all" else [options.part]:
         start = time.perf_counter()

@@ -1,13 +1,15 @@
 """Acting by scoring: all admissible actions on one token tree against one padded row for each action.
 
-    python bench/scoring.py --threads 1      a few minutes on one core; keeps no records
-    python bench/scoring.py --quick --model tiny
+    python bench/scoring.py                  a few minutes on two cores that do nothing else
+    python bench/scoring.py --quick          seconds; shows that everything runs, keeps nothing
 
 A decision asks for the log-probability of every admissible action after one prompt. Both sides get the decisions that
 wait together: one of them, or those of some episodes of a random policy at different steps. The other side is
 transformers as TWOSOME uses it, with every advantage that needs no tree: rows of like length padded on the right (no
 mask needed), no logits but those of action tokens, no token after the last prediction, and the fastest of a few batch
 sizes.
+
+The median over the games, with the decisions of several episodes waiting, is kept as the record ``scoring.speedup``.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # Before anything imports torch or huggingface_hub, which read these once.
@@ -24,6 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from keeper import Keeper
 from measure import NotRun, Timing, alternate
 from rich.console import Console
 from torch import nn
@@ -161,15 +165,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="threads of torch")
     parser.add_argument("--repeats", type=int, default=5, help="alternating pairs")
     parser.add_argument("--waiting", type=int, default=8, help="episodes that wait together")
-    parser.add_argument("--quick", action="store_true", help="one game, few decisions, one pair")
+    parser.add_argument("--quick", action="store_true", help="one game, few decisions, one pair; no record by itself")
+    parser.add_argument("--results", metavar="FOLDER", help="where the record goes (results)")
     options = parser.parse_args(argv)
+    options.given = sys.argv[1:] if argv is None else list(argv)
+    if options.results is None and not options.quick:
+        options.results = "results"
     torch.set_num_threads(options.threads)
     console = Console(width=160)
     agent = ScoringAgent(LocalModel.load(ModelConfig(name=options.model)))
     peer = PaddedRows(options.model)
-    cells = []
+    cells: list[tuple[str, ...]] = []
+    kept: dict[str, ScoringResult] = {}
+    waiting_together = 3 if options.quick else options.waiting
     for game in GAMES[: 1 if options.quick else None]:
-        for count in (1, 3) if options.quick else (1, options.waiting):
+        for count in (1, waiting_together):
             waiting = decisions(game, agent, count)
             try:
                 result = compare(agent, peer, waiting, 1 if options.quick else options.repeats)
@@ -177,6 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 console.print(f"{game}, {count} waiting, not run: {reason}")
                 continue
             timing = result.timing
+            if count == waiting_together:
+                kept[game] = result
             cells.append(
                 (
                     game,
@@ -192,7 +204,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
     headers = ("game", "waiting", "actions", "tokens seen", "computed", "rows s", "tree s", "speed-up", "gap")
     console.print(Table(headers, tuple(cells)).rich("Scoring every admissible action, float32"))
+    _keep(Keeper(options, "bench/scoring.py"), kept, waiting_together, options)
     return 0
+
+
+def _keep(keeper: Keeper, results: Mapping[str, ScoringResult], waiting: int, options: argparse.Namespace) -> None:
+    """Keep the median over the games; a game that was not run is not in it."""
+    if not results:
+        return
+    speedups = {game: result.timing.speedup for game, result in results.items()}
+    pairs = len(next(iter(results.values())).timing.ratios)
+    each = ", ".join(f"{game} {speedup:.2f}" for game, speedup in speedups.items())
+    note = (
+        f"Every admissible action of {waiting} episodes that wait together, {options.model} in float32, tree against "
+        f"padded rows; median over games of the median of {pairs} alternating pairs: {each}"
+    )
+    keeper.keep("scoring.speedup", round(statistics.median(speedups.values()), 3), "times as fast", note)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from stratagem.models.local import LocalModel
 from stratagem.models.tree import build_tree
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
-MODULES = ("workloads", "measure", "training", "sampling", "iteration", "run")
+MODULES = ("workloads", "measure", "keeper", "training", "sampling", "iteration", "run")
 
 
 @pytest.fixture

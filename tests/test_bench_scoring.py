@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 import torch
 
 from stratagem.agents.scoring import ScoringAgent
+from stratagem.evaluation.records import load_records
 from stratagem.models.catalog import ModelConfig
 from stratagem.models.local import LocalModel
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
-MODULES = ("workloads", "measure", "games", "scoring")
+MODULES = ("workloads", "measure", "keeper", "games", "scoring")
 
 
 @pytest.fixture
@@ -29,11 +31,28 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
         del sys.modules[name]
 
 
-def test_scoring_is_measured_on_both_sides(bench: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench["scoring"].main(["--quick", "--model", "tiny", "--threads", "1"]) == 0
+def test_scoring_is_measured_on_both_sides_and_kept(
+    bench: dict[str, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--quick", "--model", "tiny", "--threads", "1"]
+    assert bench["scoring"].main([*words, "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "Overcooked-TomatoSalad" in printed
     assert "not run" not in printed
+    (record,) = load_records(tmp_path).values()
+    assert (record.name, record.unit) == ("scoring.speedup", "times as fast")
+    assert record.mean > 0
+    assert record.command == f"python bench/scoring.py {shlex.join(words)} --results {tmp_path}"
+    assert record.note.startswith("Every admissible action of 3 episodes that wait together, tiny in float32, ")
+    assert "median of 1 alternating pairs: Overcooked-TomatoSalad " in record.note
+
+
+def test_a_quick_look_keeps_no_record(
+    bench: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert bench["scoring"].main(["--quick", "--model", "tiny", "--threads", "1"]) == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_both_sides_of_the_scoring_benchmark_compute_the_same(bench: dict[str, ModuleType]) -> None:

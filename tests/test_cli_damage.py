@@ -152,7 +152,10 @@ def test_a_template_that_was_changed_is_not_used_for_the_run_that_knew_another(
     says(capsys, message, "train", "--name", "first", "--resume")
     says(capsys, message, "eval", "first")
     Path("mine.txt").unlink()
-    message = "Unknown template 'mine.txt'. Available: action, think_action, think_plan_action."
+    message = (
+        "Unknown template 'mine.txt'. Available: action, action_brief, action_formal, think_action, think_plan_action, "
+        "think_plan_action_brief."
+    )
     says(capsys, message, "eval", "first")
 
 

@@ -17,7 +17,7 @@ PACKAGE = Path(stratagem.__file__).parent
 # rows below see a model through.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("types", "seeding", "files", "config"),
+    ("types", "seeding", "files", "config", "coroutines"),
     ("games",),
     ("models",),
     ("agents",),
@@ -30,9 +30,10 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("evaluation",),
     ("runs",),
     ("cluster", "page", "reproduce"),
-    ("cli_players", "cli_doctor", "cli_data", "cli_page"),
+    ("cli_parser", "cli_players", "cli_papers", "cli_doctor", "cli_page"),
     ("cli_view",),
-    ("cli_work", "cli_play", "cli_baselines", "cli_reproduce"),
+    ("cli_data", "cli_trials"),
+    ("cli_work", "cli_play", "cli_baselines", "cli_reproduce", "cli_retention", "cli_logprobs"),
     ("cli", "__main__"),
     ("cli_reference",),
 )

@@ -618,3 +618,13 @@ def test_policies_of_code_get_their_own_draws() -> None:
     assert len(set(recorder.drawn)) == len(recorder.drawn) == 12
     play_episodes(Walk, [again], [Episode(0, address=(1,))])
     assert again.drawn == recorder.drawn[4:8]
+
+
+def test_episodes_are_played_where_an_event_loop_runs_already() -> None:
+    episodes = [Episode(seed, 0, ("notebook", seed)) for seed in range(3)]
+
+    async def cell() -> list[Trajectory]:
+        return play_episodes(lambda: make("FrozenLake-NotSlippery"), [RandomPolicy()], episodes)
+
+    inside = asyncio.run(cell())
+    assert inside == play_episodes(lambda: make("FrozenLake-NotSlippery"), [RandomPolicy()], episodes)

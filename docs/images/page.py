@@ -3,6 +3,8 @@
     python docs/images/page.py RUN [OTHER ...]
 
 RUN is a run folder; the others stand beside it in the comparison. Needs the extras ``page`` and ``dev``, and Chromium.
+The picture of tokens by change of probability needs ``stratagem logprobs RUN --iterations N`` before; which N is said
+where it is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from stratagem.data.token_logprobs import list_weights
 from stratagem.page.data import RunData
 from stratagem.page.store import EpisodeRow
 
@@ -51,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     row = choose(RunData(paths[0], paths[0].name))
     run = f"/run/{paths[0].name}"
     group = f"{run}/iteration/{row.iteration}/group/{row.group}"
-    film = f"{group}/episode/{row.episode}#step-{max(1, row.num_steps - 1)}"
+    film, step = f"{group}/episode/{row.episode}", f"#step-{max(1, row.num_steps - 1)}"
+    known = list_weights(paths[0], row.iteration)
+    if len(known) < 2:
+        print(f"no page_change.png: run stratagem logprobs {paths[0]} --iterations {row.iteration}")
     command = [sys.executable, "-m", "stratagem.cli", "view", "--page", "--no-browser", *map(str, paths)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer, sync_playwright() as driver:
         assert viewer.stdout is not None
@@ -67,13 +73,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 ("page_runs", "/", False),
                 ("page_run", run, False),
                 ("page_episodes", f"{run}/episodes?from={row.iteration}&to={row.iteration}", False),
-                ("page_episode", film, False),
+                ("page_episode", film + step, False),
                 ("page_group", group, True),
+                ("page_change", f"{film}?change={known[0]}:{known[-1]}{step}" if len(known) > 1 else None, False),
             ):
+                if path is None:
+                    continue
                 page.goto(address.rstrip("/") + path)
                 settle(page)
                 if name == "page_group":
                     page.keyboard.press("ArrowRight")
+                if name == "page_change":
+                    page.locator(".step.now summary", has_text="Values").click()
+                    page.evaluate("scrollTo(0, 0)")
                 if dark:
                     page.keyboard.press("t")
                 page.screenshot(path=HERE / f"{name}.png")

@@ -18,7 +18,14 @@ from stratagem import __version__
 __all__ = ["Check", "doctor", "run_checks"]
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "numpy", "scipy", "pyarrow", "safetensors", "httpx")
-_EXTRAS = {"tensorboard": "trackers", "trackio": "trackers", "wandb": "trackers", "mkdocs": "docs", "pytest": "dev"}
+_EXTRAS = {
+    "tensorboard": "trackers",
+    "trackio": "trackers",
+    "wandb": "trackers",
+    "lm_eval": "retention",
+    "mkdocs": "docs",
+    "pytest": "dev",
+}
 _MATMUL_SECONDS = 2.0
 
 

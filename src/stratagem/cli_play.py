@@ -19,6 +19,10 @@ from stratagem.rollout import Episode, Player, play_episodes
 __all__ = ["HumanPolicy", "ShownGame", "play"]
 
 
+_LONGEST_MENU = 200
+"""With more words than this a menu helps nobody."""
+
+
 class _QuitError(StratagemError):
     """The player has had enough; it passes through a rollout as every error of ours does."""
 
@@ -32,6 +36,8 @@ class HumanPolicy(Policy):
         """Return what was typed; an empty line is "no action"."""
         legal = game.legal_actions(player)
         menu = "  ".join(f"{number} {word}" for number, word in enumerate(legal, start=1))
+        if len(legal) > _LONGEST_MENU:
+            menu = f"one of {len(legal)} commands, or the beginning of one"
         while True:
             try:
                 typed = input(f"{menu}  (q quits) > ").strip().lower()
@@ -43,6 +49,8 @@ class HumanPolicy(Policy):
                 return None
             if typed.isdigit() and 1 <= int(typed) <= len(legal):
                 return legal[int(typed) - 1]
+            if typed in legal:
+                return typed
             matches = [word for word in legal if word.lower() == typed] or [
                 word for word in legal if word.lower().startswith(typed)
             ]

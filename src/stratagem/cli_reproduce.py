@@ -9,24 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stratagem.agents.base import POLICIES, make_policy
+from stratagem.cli_papers import Paper, find_paper
 from stratagem.config import dump_toml
-from stratagem.errors import ConfigError, UnknownNameError
-from stratagem.evaluation.panels import fixed_panel
-from stratagem.evaluation.play import evaluate, seat_opponents
+from stratagem.errors import ConfigError
 from stratagem.files import atomic_write_text
-from stratagem.reproduce.arms import FROZEN_LAKE, PARTS, SCALES, SNAKE, Arm, make_arms
+from stratagem.reproduce.arm import Arm
 from stratagem.reproduce.collect import FINISHED, OTHER, STOPPED, Run, collect_baselines, collect_run, measured_rate
 from stratagem.reproduce.cost import Cost, cost_table, plan_costs
 from stratagem.reproduce.launch import Job, default_slots, run_jobs
-from stratagem.reproduce.published import PANELS
-from stratagem.reproduce.report import Findings, write_report
-from stratagem.runs.experiment import check_recipe, panel_params
-from stratagem.runs.plan import make_plan, parameter_count
+from stratagem.reproduce.pages import Findings
+from stratagem.runs.experiment import check_recipe
+from stratagem.runs.plan import ADAPTER_SHARE, make_plan, parameter_count
 
-__all__ = ["PAPERS", "reproduce"]
-
-PAPERS = ("ms-grpo",)
+__all__ = ["reproduce"]
 
 _INTERRUPTED = 130
 _STOPPED = (_INTERRUPTED, -15, -2)
@@ -35,50 +30,33 @@ _STOPPED = (_INTERRUPTED, -15, -2)
 
 def reproduce(arguments: argparse.Namespace) -> int:
     """Plan, run and collect the experiments of a paper."""
-    if arguments.paper not in PAPERS:
-        raise UnknownNameError("paper", arguments.paper, PAPERS)
-    parts = _parts(arguments)
-    scale = SCALES[arguments.scale]
+    paper = find_paper(arguments)
+    parts = paper.parts(arguments)
+    scale = paper.scales[arguments.scale]
     seeds = scale.num_seeds if arguments.seeds is None else arguments.seeds
     for name, value in (("--seeds", seeds), ("--jobs", arguments.jobs)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} {value} runs nothing; set it to 1 or more.")
-    if arguments.tokens_per_second is not None and not arguments.tokens_per_second > 0:
-        raise ConfigError(
-            f"--tokens-per-second {arguments.tokens_per_second} never ends; give a measured rate above 0."
-        )
-    arms = make_arms(arguments.scale, parts, arguments.overrides)
+    option = paper.options[-1]
+    rate = getattr(arguments, option)
+    if rate is not None and not rate > 0:
+        raise ConfigError(f"--{option.replace('_', '-')} {rate} never ends; give a measured rate above 0.")
+    arms = paper.make_arms(arguments, parts)
     for arm in arms:
         check_recipe(arm.recipe)
-    out = Path(arguments.out or f"reproduce/ms-grpo-{arguments.scale}")
+    out = Path(arguments.out or f"reproduce/{arguments.paper}-{arguments.scale}")
     runs = _collect(arms, seeds, out)
     if arguments.dry_run:
-        _print_costs(arguments, arms, runs, seeds, out)
+        _print_costs(arguments, paper, arms, runs, seeds, out)
         return 0
     left = [run for run in runs if run.state not in (FINISHED, OTHER)]
-    if arguments.dqn is not None:
-        _take_dqn(Path(arguments.dqn), out)
-    code = 0
-    if not arguments.collect:
-        if "figure 2" in parts:
-            _play_baselines(arms, scale.baseline_episodes, out)
-        code = _run(arguments, arms, left, seeds, out)
-    page, runs = _report(arguments, parts, arms, seeds, out)
+    if paper.prepare is not None:
+        paper.prepare(arguments, parts, arms, out)
+    code = 0 if arguments.collect else _run(arguments, paper, arms, left, seeds, out)
+    page, runs = _report(arguments, paper, arms, seeds, out)
     finished = sum(run.state == FINISHED for run in runs)
     print(f"{finished} of {len(runs)} runs are finished. The page: {page}")
     return code
-
-
-def _parts(arguments: argparse.Namespace) -> tuple[str, ...]:
-    if arguments.table is not None:
-        if arguments.table != 1:
-            raise ConfigError(f"--table {arguments.table} is not in the paper; its only results table is --table 1.")
-        return ("table 1",)
-    if arguments.figure is not None:
-        if arguments.figure not in (1, 2, 3):
-            raise ConfigError(f"--figure {arguments.figure} is not in the paper; use --figure 1, 2 or 3.")
-        return (f"figure {arguments.figure}",)
-    return ("ablations",) if arguments.ablations else PARTS
 
 
 def _collect(arms: Sequence[Arm], seeds: int, out: Path) -> list[Run]:
@@ -86,23 +64,27 @@ def _collect(arms: Sequence[Arm], seeds: int, out: Path) -> list[Run]:
 
 
 def _print_costs(
-    arguments: argparse.Namespace, arms: Sequence[Arm], runs: Sequence[Run], seeds: int, out: Path
+    arguments: argparse.Namespace, paper: Paper, arms: Sequence[Arm], runs: Sequence[Run], seeds: int, out: Path
 ) -> None:
-    scale = SCALES[arguments.scale]
-    measured = measured_rate(runs, {arm.name: make_plan(arm.recipe).generated_tokens for arm in arms})
-    rate, source = scale.tokens_per_second, scale.rate_source
+    scale = paper.scales[arguments.scale]
+    planned = {arm.name: make_plan(arm.recipe).work for arm in arms}
+    measured = measured_rate(runs, {name: amount for name, (amount, _) in planned.items()})
+    rate, source = scale.rate, scale.rate_source
     if measured is not None:
         rate, source = measured, "the finished runs of this folder"
-    if arguments.tokens_per_second is not None:
-        rate, source = arguments.tokens_per_second, "--tokens-per-second"
+    option = paper.options[-1]
+    if getattr(arguments, option) is not None:
+        rate, source = getattr(arguments, option), f"--{option.replace('_', '-')}"
     left = [sum(run.arm is arm and run.state != FINISHED for run in runs) for arm in arms]
     costs = plan_costs(arms, left, seeds, rate)
     slots = default_slots(sum(left), cuda=_needs_cuda(arms), count=arguments.jobs)
     print(f"Would run {sum(left)} of {len(runs)} runs into {out}:\n")
     print(cost_table(costs).markdown())
+    unit = planned[arms[0].name][1]
+    devices = f" on {', '.join(slots.devices)}" if slots.devices else ""
     print(
-        f"Hours are those of one run after the other at {rate:,.0f} planned tokens a second ({source}); {slots.count} "
-        f"at once here, {slots.threads} threads each{' on ' + ', '.join(slots.devices) if slots.devices else ''}."
+        f"Hours are those of one run after the other at {rate:,.0f} planned {unit} a second ({source}); {slots.count} "
+        f"at once here, {slots.threads} threads each{devices}."
     )
     print(f"{_disk(arguments, costs, slots.count)}; {_free(out):.1f} GiB are free.")
     for run in runs:
@@ -119,8 +101,11 @@ def _disk(arguments: argparse.Namespace, costs: Sequence[Cost], at_once: int) ->
     if arguments.keep_checkpoints:
         return f"Disk: about {sum((c.plan.disk_gib or 0.0) * c.runs for c in costs):.1f} GiB for checkpoints and models"
     models = sum(
-        cost.runs * (size or 0.0) * (2 if cost.arm.recipe.model.dtype == "bfloat16" else 4)
-        for cost, size in zip(costs, sizes, strict=True)
+        cost.runs
+        * (size or 0.0)
+        * (2 if model.dtype == "bfloat16" else 4)
+        * (1.0 if model.lora is None else ADAPTER_SHARE)
+        for cost, size, model in zip(costs, sizes, [cost.arm.recipe.model for cost in costs], strict=True)
     )
     return (
         f"Disk: about {models / 2**30:.1f} GiB for finished models, and up to {most * at_once:.1f} GiB for the "
@@ -143,7 +128,9 @@ def _needs_cuda(arms: Sequence[Arm]) -> bool:
     return any(arm.recipe.model.device.startswith("cuda") for arm in arms)
 
 
-def _run(arguments: argparse.Namespace, arms: Sequence[Arm], left: Sequence[Run], seeds: int, out: Path) -> int:
+def _run(
+    arguments: argparse.Namespace, paper: Paper, arms: Sequence[Arm], left: Sequence[Run], seeds: int, out: Path
+) -> int:
     if not left:
         return 0
     if _needs_cuda(arms):
@@ -174,7 +161,7 @@ def _run(arguments: argparse.Namespace, arms: Sequence[Arm], left: Sequence[Run]
         if code == 0:
             if not arguments.keep_checkpoints:
                 _slim(out / "runs" / job.name)
-            _report(arguments, _parts(arguments), arms, seeds, out)
+            _report(arguments, paper, arms, seeds, out)
 
     def interrupted() -> None:
         print(
@@ -197,54 +184,21 @@ def _run(arguments: argparse.Namespace, arms: Sequence[Arm], left: Sequence[Run]
 
 
 def _report(
-    arguments: argparse.Namespace, parts: Sequence[str], arms: Sequence[Arm], seeds: int, out: Path
+    arguments: argparse.Namespace, paper: Paper, arms: Sequence[Arm], seeds: int, out: Path
 ) -> tuple[Path, list[Run]]:
     runs = _collect(arms, seeds, out)
-    baselines = collect_baselines(out / "baselines", PANELS)
-    findings = Findings(arguments.scale, arms, runs, baselines, _command(arguments), parts)
-    return write_report(findings, out), runs
+    baselines = collect_baselines(out / "baselines", paper.panels)
+    findings = Findings(arguments.scale, arms, runs, baselines, _command(arguments), paper.parts(arguments))
+    return paper.write_report(findings, out), runs
 
 
 def _command(arguments: argparse.Namespace) -> str:
     words = ["stratagem", "reproduce", arguments.paper]
-    for name in ("table", "figure", "seeds"):
+    for name in ("table", "figure", "tasks", "seeds"):
         if getattr(arguments, name) is not None:
             words += [f"--{name}", str(getattr(arguments, name))]
-    if arguments.ablations:
-        words.append("--ablations")
+    words += [f"--{name}" for name in ("ablations", "consistency") if getattr(arguments, name)]
     words += ["--scale", arguments.scale]
     for item in arguments.overrides:
         words += ["--set", item]
     return shlex.join(words)
-
-
-def _play_baselines(arms: Sequence[Arm], episodes: int, out: Path) -> None:
-    """Play each panel with the random policy and the planner, as the trained agents' games are set."""
-    bases = [arm for arm in arms if arm.name in (SNAKE, FROZEN_LAKE)]
-    for panel_name in PANELS:
-        arm = next(arm for arm in bases if panel_name.lower().startswith(arm.name.replace("_", "")))
-        panel = fixed_panel(panel_name, panel_params(arm.recipe, panel_name), episodes)
-        for name in POLICIES:
-            path = out / "baselines" / name / f"{panel_name}.json"
-            if path.exists():
-                continue
-            game = panel.make_game()
-            opponents = seat_opponents(game)
-            game.close()
-            print(f"  {name} on {panel_name}: {episodes} episodes", flush=True)
-            result, _ = evaluate(panel, [make_policy(name), *opponents], address=(0, "panel", panel.name))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_text(path, result.to_json())
-
-
-def _take_dqn(source: Path, out: Path) -> None:
-    """Copy the results of ``stratagem baseline dqn`` beside the other players."""
-    found = sorted((source / "evaluation").glob("*.json"))
-    if not found:
-        raise ConfigError(
-            f"--dqn {str(source)!r} holds no evaluation; name a folder that `stratagem baseline dqn --out` has written."
-        )
-    target = out / "baselines" / "dqn"
-    target.mkdir(parents=True, exist_ok=True)
-    for path in found:
-        atomic_write_text(target / path.name, path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from stratagem.errors import ConfigError, RunError, UnknownNameError
 from stratagem.evaluation.episode_log import read_episodes
 from stratagem.evaluation.figures import sparkline
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
-from stratagem.evaluation.tables import Table, format_interval, format_share
+from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std
 from stratagem.games import GAMES, VARIANTS, make, parameters
 from stratagem.runs.checkpoint import list_checkpoints
 from stratagem.runs.folder import RunFolder, list_runs
@@ -61,26 +61,25 @@ def show_results(console: Console, results: Mapping[str, Sequence[EvaluationResu
     """
     panels = dict.fromkeys(result.panel for of_agent in results.values() for result in of_agent)
     for panel in panels:
-        rows = []
-        counts = set()
-        for label, of_agent in results.items():
-            for result in of_agent:
-                if result.panel != panel:
-                    continue
-                counts.add(result.num_episodes)
-                rows.append(
-                    (
-                        label,
-                        format_interval(result.mean, result.interval),
-                        format_share(result.success_rate),
-                        format_share(result.share_of_optimum),
-                        format_share(result.invalid_action_rate),
-                        f"{result.mean_episode_length:.1f}",
-                    )
-                )
-        episodes = " or ".join(map(str, sorted(counts)))
-        headers = ("", "Return [95%]", "Success", "Of optimum", "Invalid", "Steps")
-        show_table(console, Table(headers, tuple(rows)), f"\n{panel}, {episodes} episodes")
+        shown = [(label, r) for label, of_agent in results.items() for r in of_agent if r.panel == panel]
+        rows = tuple(
+            (
+                label,
+                format_interval(result.mean, result.interval),
+                format_std(result.std),
+                format_share(result.success_rate),
+                format_share(result.share_of_optimum),
+                format_share(result.invalid_action_rate),
+                f"{result.mean_episode_length:.1f}",
+            )
+            for label, result in shown
+        )
+        episodes = " or ".join(map(str, sorted({result.num_episodes for _, result in shown})))
+        headers = ("", "Return [95%]", "Std", "Success", "Of optimum", "Invalid", "Steps")
+        show_table(console, Table(headers, rows), f"\n{panel}, {episodes} episodes")
+        # Below, since a column of them would not fit 100 characters.
+        for label, result in shown:
+            console.print(f"{label} ended by: {format_endings(result.stop_reasons)}", markup=False, soft_wrap=True)
 
 
 # ---- an episode ----------------------------------------------------------------------------------------------------
@@ -386,16 +385,23 @@ def games(arguments: argparse.Namespace) -> int:
         if arguments.reference or arguments.params:
             raise ConfigError("--reference and --param need a game; name one of `stratagem games`.")
         rows = []
+        heavy: dict[str, tuple[str, str]] = {}
+        """Games whose start takes seconds: asked once, not for each variant."""
         for name in (*GAMES, *VARIANTS):
             base, preset = VARIANTS.get(name, ("", {}))
             game = make(name)
             settings = ", ".join(f"{key}={value}" for key, value in preset.items())
             try:
-                game.reset(seed=0)
-                planner = "yes" if game.planner_action(0) is not None else "no"
-                optimum = "yes" if game.optimal_return() is not None else "no"
-            except ConfigError:  # its files are not here; `stratagem games NAME` says which
+                if base in heavy:
+                    planner, optimum = heavy[base]
+                else:
+                    game.reset(seed=0)
+                    planner = "yes" if game.planner_action(0) is not None else "no"
+                    optimum = "yes" if game.optimal_return() is not None else "no"
+            except ConfigError:  # its files or programs are not here; `stratagem games NAME` says which
                 planner = optimum = "needs data"
+            if game.max_concurrent is not None:
+                heavy[base or name] = planner, optimum
             what = f"{base} with {settings}" if base else "game"
             rows.append((name, what, str(game.num_players), str(game.max_steps), planner, optimum))
             game.close()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stratagem.agents.language import LanguageAgent
-from stratagem.cli_players import find_contestant, find_run, parse_params, run_model
+from stratagem.cli_players import find_contestant, find_run, free_folder, parse_params, run_model
+from stratagem.cli_trials import evaluate_in_trials, print_invalid
 from stratagem.cli_view import make_console, print_trajectory, show_results
 from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.episode_log import EpisodeLog, read_episodes
@@ -154,7 +154,10 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
     if game is None:
         raise ConfigError("--game is missing; name a game or variant of `stratagem games`.")
     params = (panel_params(recipe, game) if recipe is not None else {}) | parse_params(arguments.params)
-    panel = fixed_panel(game, params, arguments.episodes)
+    gamma = arguments.gamma
+    if gamma is None:
+        gamma = 1.0 if recipe is None else recipe.evaluation.gamma
+    panel = fixed_panel(game, params, arguments.episodes, gamma=gamma)
     seed = arguments.seed if arguments.seed is not None else 0 if recipe is None else recipe.seed
     played_game = panel.make_game()
     opponents = seat_opponents(played_game)
@@ -167,7 +170,9 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
         "opponents": [played_game.default_opponent(seat) for seat in range(1, played_game.num_players)],
     }
     played_game.close()
-    out = Path(arguments.out) if arguments.out is not None else _free_folder(contestant.label, game)
+    out = Path(arguments.out) if arguments.out is not None else free_folder(contestant.label, game)
+    if contestant.num_trials is not None:
+        return evaluate_in_trials(contestant, panel, opponents, header, out, arguments)
     log = EpisodeLog(out / "episodes.jsonl", header, resume=arguments.resume)
     started = time.perf_counter()
     console = make_console()
@@ -202,14 +207,29 @@ def evaluate_command(arguments: argparse.Namespace) -> int:
             return _INTERRUPTED
     tokens = _count_tokens(player, trajectories)
     atomic_write_text(out / "result.json", result.to_json())
+    results = {contestant.label: [result]}
+    beside = out / "result_undiscounted.json"
+    beside.unlink(missing_ok=True)
+    if gamma < 1:
+        plain = replace(panel, gamma=1.0)
+        summed = EvaluationResult.from_trajectories(plain, trajectories, panel_optima(plain))
+        atomic_write_text(beside, summed.to_json())
+        results = {f"{contestant.label}, discounted by {gamma:g}": [result], "undiscounted": [summed]}
     seconds = time.perf_counter() - started
     atomic_write_json(out / "settings.json", {**header, "seconds": seconds, "tokens": tokens})
-    _print_result(console, contestant.label, result, tokens, out)
+    _print_results(console, results, result, tokens, out)
+    print_invalid(trajectories)
     return 0
 
 
-def _print_result(console: Any, label: str, result: EvaluationResult, tokens: Mapping[str, int], out: Path) -> None:
-    show_results(console, {label: [result]})
+def _print_results(
+    console: Any,
+    results: Mapping[str, Sequence[EvaluationResult]],
+    result: EvaluationResult,
+    tokens: Mapping[str, int],
+    out: Path,
+) -> None:
+    show_results(console, results)
     if tokens["completion"]:
         print(f"tokens: {tokens['prompt']:,} in prompts, {tokens['completion']:,} generated")
     full = result.stop_reasons.get("context", 0)
@@ -222,7 +242,7 @@ def _print_result(console: Any, label: str, result: EvaluationResult, tokens: Ma
 
 
 def _count_tokens(player: Player, trajectories: list[Trajectory]) -> dict[str, int]:
-    usage = getattr(player.model, "usage", None) if isinstance(player, LanguageAgent) else None
+    usage = getattr(getattr(player, "model", None), "usage", None)
     if usage is not None:
         return {
             "prompt": usage.prompt_tokens,
@@ -239,14 +259,6 @@ def _count_tokens(player: Player, trajectories: list[Trajectory]) -> dict[str, i
 
 def _prompts(step: Step) -> list[tuple[int, ...]]:
     return [step.prompt_ids, *(part.prompt_ids for part in step.generations)]
-
-
-def _free_folder(label: str, game: str) -> Path:
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{Path(label).name}-{game}").strip("-.")
-    number = 1
-    while (Path("evaluations") / f"{stem}-{number}").exists():
-        number += 1
-    return Path("evaluations") / f"{stem}-{number}"
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

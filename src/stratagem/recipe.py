@@ -15,8 +15,11 @@ from typing import Any, Literal
 
 from stratagem.agents.hierarchical import HierarchicalConfig
 from stratagem.agents.language import AgentConfig
+from stratagem.agents.react import ReActConfig
+from stratagem.agents.reflexion import ReflexionConfig
 from stratagem.agents.scoring import ScoringConfig
 from stratagem.algorithms.bc import WarmStartConfig
+from stratagem.algorithms.eto_config import ETOConfig
 from stratagem.algorithms.ms_grpo import MSGRPOConfig
 from stratagem.algorithms.poad_config import POADConfig
 from stratagem.algorithms.step_hrl_config import StepHRLConfig
@@ -41,10 +44,21 @@ __all__ = [
     "to_table",
 ]
 
-AGENTS: dict[str, type] = {"language": AgentConfig, "scoring": ScoringConfig, "hierarchical": HierarchicalConfig}
+AGENTS: dict[str, type] = {
+    "language": AgentConfig,
+    "scoring": ScoringConfig,
+    "hierarchical": HierarchicalConfig,
+    "react": ReActConfig,
+    "reflexion": ReflexionConfig,
+}
 """``agent.name`` in a recipe -> the settings of that kind of agent."""
 
-ALGORITHMS: dict[str, type] = {"ms_grpo": MSGRPOConfig, "poad": POADConfig, "step_hrl": StepHRLConfig}
+ALGORITHMS: dict[str, type] = {
+    "ms_grpo": MSGRPOConfig,
+    "poad": POADConfig,
+    "step_hrl": StepHRLConfig,
+    "eto": ETOConfig,
+}
 """``algorithm.name`` in a recipe -> the settings of that algorithm."""
 
 
@@ -132,16 +146,17 @@ class Recipe:
     """Every random number of the run follows from it."""
     game: GameConfig = field(default_factory=GameConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    agent: AgentConfig | ScoringConfig | HierarchicalConfig = field(
+    agent: AgentConfig | ScoringConfig | HierarchicalConfig | ReActConfig = field(
         default_factory=AgentConfig, metadata={"choices": AGENTS}
     )
-    """Samples an answer and reads it ("language"), chooses among the legal actions by their probability ("scoring"), or
-    plans subtasks and carries them out ("hierarchical")."""
+    """Samples an answer and reads it ("language"), chooses among the legal actions by their probability ("scoring"),
+    plans subtasks and carries them out ("hierarchical"), or thinks before each action over the whole history ("react";
+    with a memory of failed trials "reflexion", which is evaluated but not trained)."""
     format_penalty: FormatPenaltyConfig | None = None
     """Shaping by format; None is off."""
     warm_start: WarmStartConfig | None = None
     """Behaviour cloning before the algorithm; None is off."""
-    algorithm: MSGRPOConfig | POADConfig | StepHRLConfig = field(
+    algorithm: MSGRPOConfig | POADConfig | StepHRLConfig | ETOConfig = field(
         default_factory=MSGRPOConfig, metadata={"choices": ALGORITHMS}
     )
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

@@ -19,8 +19,10 @@ from typing import TypeVar
 
 from stratagem.agents.base import Policy
 from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalEpisode
+from stratagem.agents.history import HistoryAgent, HistoryEpisode
 from stratagem.agents.language import LanguageAgent
 from stratagem.agents.scoring import ScoringAgent
+from stratagem.coroutines import run_coroutine
 from stratagem.errors import ConfigError, GameError, StratagemError
 from stratagem.games.base import Game, GameStep
 from stratagem.seeding import Part, derive_seed, generator, uniforms
@@ -28,7 +30,7 @@ from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGrou
 
 __all__ = ["Episode", "Player", "play_episode", "play_episodes", "play_groups"]
 
-Player = Policy | LanguageAgent | ScoringAgent | HierarchicalAgent
+Player = Policy | LanguageAgent | HistoryAgent | ScoringAgent | HierarchicalAgent
 """Who sits in a seat."""
 
 T = TypeVar("T")
@@ -47,6 +49,10 @@ class Episode:
     """With ``seed`` fixes what happens by chance."""
     address: tuple[Part, ...] = ()
     """Where in the run it is played: (run seed, purpose, iteration, group, episode). Its draws depend on it."""
+    template: int = 0
+    """Which template of an ensemble the player whose trajectory is returned plays with; 0 is the first."""
+    player: Player | None = None
+    """Who plays that seat in this episode, where it is not whoever plays it in the others."""
 
 
 async def play_episode(
@@ -73,11 +79,13 @@ async def play_episode(
     if len(players) != game.num_players:
         raise ValueError(f"{len(players)} players for the {game.num_players} seats of {game.name!r}; give one each.")
     observations = _ask(game, partial(_reset, game, episode))
-    deciding = [player.begin() if isinstance(player, HierarchicalAgent) else player for player in players]
+    own = _with_template(episode.player or players[seat], episode.template)
+    players = [own if place == seat else player for place, player in enumerate(players)]
+    deciding = [p.begin() if isinstance(p, HistoryAgent | HierarchicalAgent) else p for p in players]
     steps: list[Step] = []
     rounds = 0
     success: bool | None = None
-    info: dict[str, object] = {}
+    info: dict[str, object] = _named_template(players[seat])
 
     def finish(reason: StopReason) -> Trajectory:
         return Trajectory(
@@ -107,7 +115,7 @@ async def play_episode(
             if not legal:  # out of the game, which goes on without this player
                 joint.append(None)
                 continue
-            if isinstance(policy, LanguageAgent | ScoringAgent | HierarchicalEpisode):
+            if isinstance(policy, LanguageAgent | HistoryEpisode | ScoringAgent | HierarchicalEpisode):
                 numbers = None
                 if policy.num_uniforms > 0:
                     numbers = uniforms(policy.num_uniforms, *address)
@@ -200,7 +208,7 @@ def play_episodes(
     """
     if max_concurrent < 1:
         raise ConfigError(f"max_concurrent={max_concurrent!r} plays nothing; set it to 1 or more.")
-    return asyncio.run(_play_all(make_game, players, episodes, seat, max_steps, max_concurrent, on_finish))
+    return run_coroutine(_play_all(make_game, players, episodes, seat, max_steps, max_concurrent, on_finish))
 
 
 async def _play_all(
@@ -215,9 +223,15 @@ async def _play_all(
     results: list[Trajectory | None] = [None] * len(episodes)
     numbers = iter(range(len(episodes)))
     failures = started = 0
+    limit = max_concurrent
+    """Lowered to what the game allows, once there is one that says so."""
+    playing = 0
 
     async def worker() -> None:
-        nonlocal failures, started
+        nonlocal failures, started, limit, playing
+        if playing >= limit:
+            return  # those that play take what is left
+        playing += 1
         game: Game | None = None
         try:
             for number in numbers:
@@ -226,6 +240,7 @@ async def _play_all(
                 try:
                     if game is None:
                         game = make_game()
+                        limit = min(limit, game.max_concurrent or limit)
                     trajectory = await play_episode(game, players, episode, seat=seat, max_steps=max_steps)
                 except GameError as error:
                     failures += 1
@@ -255,7 +270,7 @@ async def _play_all(
         raise first from first.__cause__
     finally:
         for player in players:
-            if isinstance(player, LanguageAgent | ScoringAgent):
+            if isinstance(player, LanguageAgent | HistoryAgent | ScoringAgent):
                 await player.model.aclose()
             elif isinstance(player, HierarchicalAgent):
                 for model in {id(model): model for model in player.models.values()}.values():
@@ -327,6 +342,7 @@ def play_groups(
     max_steps: int | None = None,
     max_concurrent: int = 1024,
     smallest: int = 2,
+    first_group: int = 0,
     on_finish: Callable[[int, Trajectory], None] | None = None,
 ) -> tuple[list[TrajectoryGroup], list[Trajectory]]:
     """Play ``num_groups`` groups of ``group_size`` episodes; the members of a group share their start.
@@ -342,6 +358,8 @@ def play_groups(
         max_steps: a limit besides the game's own.
         max_concurrent: episodes under way at once.
         smallest: episodes that a group must have left to be returned; one has nothing to compare with.
+        first_group: number of the first group, which its starts and draws depend on: those of 2 groups from number 3 on
+            are the last two of 5.
         on_finish: see :func:`play_episodes`.
 
     Returns:
@@ -351,10 +369,12 @@ def play_groups(
         ConfigError: no prompt fits into the model's context window.
         GameError: no start outside ``excluded_starts`` was found, or more than half of the games failed.
     """
-    starts = _choose_starts(make_game, num_groups, address, excluded_starts)
+    numbers = range(first_group, first_group + num_groups)
+    starts = _choose_starts(make_game, numbers, address, excluded_starts)
+    templates = [_choose_template(players[seat], (*address, "template", group)) for group in numbers]
     episodes = [
-        Episode(start, derive_seed(*address, "course", group, member), (*address, group, member))
-        for group, start in enumerate(starts)
+        Episode(start, derive_seed(*address, "course", group, member), (*address, group, member), template)
+        for group, start, template in zip(numbers, starts, templates, strict=True)
         for member in range(group_size)
     ]
     played = play_episodes(
@@ -386,17 +406,34 @@ def play_groups(
     return groups, failed
 
 
+def _choose_template(player: Player, address: tuple[Part, ...]) -> int:
+    """Return which template of an ensemble a group plays with; drawn only where there is more than one."""
+    count = player.num_templates if isinstance(player, LanguageAgent | HistoryAgent) else 1
+    return int(generator(*address).integers(count)) if count > 1 else 0
+
+
+def _with_template(player: Player, place: int) -> Player:
+    return player.with_template(place) if isinstance(player, LanguageAgent | HistoryAgent) else player
+
+
+def _named_template(player: Player) -> dict[str, object]:
+    """Return what a trajectory says of the template, where there is more than one."""
+    if isinstance(player, LanguageAgent | HistoryAgent) and player.num_templates > 1:
+        return {"template": player.template.name}
+    return {}
+
+
 def _choose_starts(
-    make_game: Callable[[], Game], count: int, address: tuple[Part, ...], excluded: frozenset[str]
+    make_game: Callable[[], Game], numbers: Sequence[int], address: tuple[Part, ...], excluded: frozenset[str]
 ) -> list[int]:
     """Return start seeds whose states are not excluded; each depends on its own address only."""
     if not excluded:
-        return [derive_seed(*address, "start", group, 0) for group in range(count)]
+        return [derive_seed(*address, "start", group, 0) for group in numbers]
     game = make_game()
     starts = []
     failures = 0
     try:
-        for group in range(count):
+        for group in numbers:
             for attempt in range(1000):
                 seed = derive_seed(*address, "start", group, attempt)
                 try:

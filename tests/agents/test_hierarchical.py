@@ -124,6 +124,42 @@ def test_the_roles_are_asked_in_the_order_of_the_paper() -> None:
     assert model.closed == 1
 
 
+def test_without_subtasks_the_high_level_is_never_asked_and_the_task_lasts() -> None:
+    model = script()
+    trajectory = play(model, HierarchicalConfig(use_subtasks=False))
+    scene = "Looking quickly around you, you see a door 1."
+    assert model.asked == [
+        ("low", f"{scene}\nSubtask: walk.\nLocal progress: None\nObservation: Hall."),
+        ("progress", "Subtask: walk.\nPrevious progress: None\nAction: go\nObservation: At 1."),
+        ("low", f"{scene}\nSubtask: walk.\nLocal progress: One step made\nObservation: At 1."),
+        ("progress", "Subtask: walk.\nPrevious progress: One step made\nAction: go\nObservation: At 2."),
+        ("low", f"{scene}\nSubtask: walk.\nLocal progress: Two steps made\nObservation: At 2."),
+    ]
+    assert [step.action for step in trajectory.steps] == ["go", "go", "stay"]
+
+
+def test_without_progress_every_prompt_says_that_there_is_none() -> None:
+    model = script()
+    play(model, HierarchicalConfig(use_progress=False))
+    scene = "Looking quickly around you, you see a door 1."
+    assert model.asked == [
+        ("high", f"{scene}\nTask: walk.\nCompleted subtasks: None\nLast progress: None\nObservation: Hall."),
+        ("low", f"{scene}\nSubtask: Leave the hall\nLocal progress: None\nObservation: Hall."),
+        ("low", f"{scene}\nSubtask: Leave the hall\nLocal progress: None\nObservation: At 1."),
+        (
+            "high",
+            f"{scene}\nTask: walk.\nCompleted subtasks: Leave the hall\nLast progress: None\nObservation: At 2.",
+        ),
+        ("low", f"{scene}\nSubtask: Go on\nLocal progress: None\nObservation: At 2."),
+    ]
+
+
+def test_a_limit_of_subtasks_does_not_go_without_subtasks() -> None:
+    message = "max_subtask_steps=5 ends subtasks, and use_subtasks=False has none; leave one of them out."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        HierarchicalConfig(use_subtasks=False, max_subtask_steps=5)
+
+
 def test_every_word_of_every_role_counts_as_a_token() -> None:
     # high 3 + 2, low 3 x 2, progress 3 + 3
     assert play(script()).num_tokens == 17

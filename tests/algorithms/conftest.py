@@ -65,7 +65,9 @@ class TableModel:
         size = max(1, max_tokens)
         return [list(range(start, min(start + size, len(rows)))) for start in range(0, len(rows), size)]
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "") -> tuple[int, ...]:
+    def encode_chat(
+        self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "", sampled: Sequence[tuple[int, ...]] = ()
+    ) -> tuple[int, ...]:
         return (int(messages[-1][1]),)
 
     def encode(self, text: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from stratagem.algorithms.advantages import (
     anchor_state_advantages,
     balance_states,
     group_normalised,
+    leave_one_out,
     pooled_targets,
     returns_to_go,
 )
@@ -170,3 +171,37 @@ def test_returns_to_go_are_discounted_from_the_step_on() -> None:
     # gamma 0.5: 1 + 0.5 * (0 + 0.5 * 4) = 2; 0 + 0.5 * 4 = 2; 4.
     assert returns_to_go([1.0, 0.0, 4.0], gamma=0.5).tolist() == [2.0, 2.0, 4.0]
     assert returns_to_go([], gamma=0.5).tolist() == []
+
+
+# ---- leave-one-out baseline ------------------------------------------------------------------------------------------
+
+
+def test_golden_leave_one_out_advantages_by_hand() -> None:
+    # 3 - (0 + 0 + 1) / 3 = 8/3; 0 - (3 + 0 + 1) / 3 = -4/3, twice; 1 - (3 + 0 + 0) / 3 = 0
+    np.testing.assert_allclose(
+        leave_one_out(np.array([3.0, 0.0, 0.0, 1.0])), [8 / 3, -4 / 3, -4 / 3, 0.0], rtol=1e-12, atol=1e-15
+    )
+    # of two, each is compared with the other
+    np.testing.assert_allclose(leave_one_out(np.array([9.0, 10.0])), [-1.0, 1.0], rtol=1e-12)
+
+
+@given(returns)
+def test_leave_one_out_is_a_loop_over_the_others_and_a_multiple_of_the_deviation(values: list[float]) -> None:
+    array = np.array(values)
+    count = len(values)
+    found = leave_one_out(array)
+    loop = [values[j] - sum(values[:j] + values[j + 1 :]) / (count - 1) for j in range(count)]
+    np.testing.assert_allclose(found, loop, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(found, count / (count - 1) * (array - array.mean()), rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(found, count / (count - 1) * array.std() * group_normalised(array), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 0.1, 1e9])
+def test_equal_returns_give_exactly_zero_without_the_spread_too(value: float) -> None:
+    assert leave_one_out(np.full(7, value)).tolist() == [0.0] * 7
+
+
+def test_leave_one_out_needs_another_episode() -> None:
+    message = "returns has shape (1,); a group needs two or more episodes to compare. Raise G."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        leave_one_out(np.array([1.0]))

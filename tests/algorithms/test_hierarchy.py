@@ -128,6 +128,51 @@ def test_a_played_episode_gives_what_was_sampled() -> None:
     ]
 
 
+def test_without_subtasks_the_task_is_the_only_one_and_the_progress_goes_through_all_of_it() -> None:
+    model = Letters()
+    samples = annotated_samples(agent_of(model, use_subtasks=False), EPISODE)
+    low = [
+        "scene\nSubtask: task\nLocal progress: None\nObservation: o0",
+        "scene\nSubtask: task\nLocal progress: p1\nObservation: o1",
+        "scene\nSubtask: task\nLocal progress: p2\nObservation: o2",
+    ]
+    progress = [
+        "Subtask: task\nPrevious progress: None\nAction: a0\nObservation: o1",
+        "Subtask: task\nPrevious progress: p1\nAction: a1\nObservation: o2",
+        "Subtask: task\nPrevious progress: p2\nAction: a2\nObservation: o3",
+    ]
+    found = [
+        (s.role, model.text(s.prompt_ids), model.text(s.completion_ids), s.reward, model.text(s.next_prompt_ids))
+        for s in samples
+    ]
+    assert found == [  # rewards are those of the game
+        ("low", low[0], "a0; False", 0.0, low[1]),
+        ("progress", progress[0], "p1", 0.0, progress[1]),
+        ("low", low[1], "a1; False", 0.25, low[2]),
+        ("progress", progress[1], "p2", 0.25, progress[2]),
+        ("low", low[2], "a2; True", 1.0, ""),
+        ("progress", progress[2], "p2 p3", 1.0, ""),
+    ]
+
+
+def test_without_subtasks_a_played_episode_earns_what_the_game_pays() -> None:
+    trajectory = played(
+        step(10, "a; True", "a", 0.0),
+        step(11, "b; False", "b", 0.5, ("progress", 30)),
+        step(12, "oops", None, 0.0, ("progress", 31)),
+        step(13, "d; False", "d", 1.0, ("progress", 32)),
+    )
+    assert played_samples(trajectory) == [
+        Sample("low", (10,), (10, 0), 0.0, (11,)),  # said True, which is not believed
+        Sample("progress", (30,), (30, 0), 0.0, (31,)),
+        Sample("low", (11,), (11, 0), 0.5, (12,)),
+        Sample("progress", (31,), (31, 0), 0.5, (32,)),
+        Sample("low", (12,), (12, 0), -1.0, (13,)),
+        Sample("progress", (32,), (32, 0), 1.0),  # the last one stands for the last action
+        Sample("low", (13,), (13, 0), 1.0),
+    ]
+
+
 def test_an_episode_that_was_cut_off_ends_without_reward() -> None:
     trajectory = played(step(10, "a; False", "a", 0.0, ("high", 20)), step(11, "b; False", "b"), success=False)
     assert played_samples(trajectory) == [

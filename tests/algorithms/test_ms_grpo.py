@@ -76,6 +76,7 @@ def gradient(learner: Learner) -> Tensor:
         ({"max_steps": 0}, "max_steps=0 plays nothing; set it to 1 or more, or leave it out."),
         ({"max_grad_norm": float("nan")}, "max_grad_norm=nan must be above 0."),
         ({"kl_coef": -0.1}, "kl_coef=-0.1 must be 0 or more."),
+        ({"dynamic_groups": -1}, "dynamic_groups=-1 must be 0 or more."),
         ({"ent_coef": -1}, "ent_coef=-1 must be 0 or more."),
         ({"weight_decay": -1}, "weight_decay=-1 must be 0 or more."),
         ({"warmup_iterations": -1}, "warmup_iterations=-1 must be 0 or more."),
@@ -160,6 +161,35 @@ def test_chosen_episodes_get_advantages_among_themselves(toys: SimpleNamespace) 
     found = samples_of(group, config(group_size=6, sampled_group_size=2, episode_temperature=1e-3))
     assert found.advantages == {4: -1.0, 5: 1.0}
     assert [(s.advantage, s.weight) for s in found.samples] == [(-1.0, 0.5), (1.0, 0.5)]
+
+
+def test_the_leave_one_out_baseline_by_hand(toys: SimpleNamespace) -> None:
+    # Returns 3, 0, 0, 1: 3 - 1/3, 0 - 4/3, 0 - 4/3, 1 - 1. The last one equals the mean of the others: left out.
+    group = toys.make_group(*[[(value, (0,))] for value in (3.0, 0.0, 0.0, 1.0)])
+    found = samples_of(group, config(baseline="leave_one_out"))
+    assert found.advantages == pytest.approx({0: 8 / 3, 1: -4 / 3, 2: -4 / 3, 3: 0.0}, abs=1e-12)
+    assert [s.advantage for s in found.samples] == pytest.approx([8 / 3, -4 / 3, -4 / 3])
+
+
+def test_chosen_episodes_are_compared_with_the_other_chosen_ones(toys: SimpleNamespace) -> None:
+    # As with eq. 4 the extremes 9 and 10 are chosen, then compared: 9 - 10 and 10 - 9.
+    group = toys.make_group(*[[(float(value), (0,))] for value in (0, 0, 0, 0, 9, 10)])
+    sampling = dict(group_size=6, sampled_group_size=2, episode_temperature=1e-3)
+    found = samples_of(group, config(baseline="leave_one_out", **sampling))
+    assert found.advantages == {4: -1.0, 5: 1.0}
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_the_episodes_chosen_do_not_depend_on_the_baseline_or_the_size_of_rewards(
+    toys: SimpleNamespace, scale: float
+) -> None:
+    values = (0, 1, 2, 5, 7, 7, 8, 9)
+    group = toys.make_group(*[[(scale * value, (0,))] for value in values])
+    sampling = dict(group_size=8, sampled_group_size=4, episode_temperature=1.0)
+    one, other = (samples_of(group, config(baseline=name, **sampling)) for name in ("group", "leave_one_out"))
+    plain = samples_of(toys.make_group(*[[(float(v), (0,))] for v in values]), config(**sampling))
+    assert list(one.advantages) == list(other.advantages) == list(plain.advantages)
+    assert max(map(abs, other.advantages.values())) > 2 * scale
 
 
 def test_chosen_episodes_of_equal_return_have_no_signal(toys: SimpleNamespace) -> None:

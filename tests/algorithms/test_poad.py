@@ -326,8 +326,8 @@ def test_a_gradient_that_is_no_number_stops_with_its_name(toys: SimpleNamespace,
     agent, trajectories = play(toys, learner.model)
     samples = [replace(s, advantages=s.advantages * np.nan) for e in make_samples(learner, trajectories) for s in e]
     message = (
-        "The grad_norm is nan at iteration 1; expected a finite number. Lower algorithm.learning_rate and "
-        'critic_learning_rate, or use model.dtype = "float32".'
+        "The grad_norm is nan at iteration 1; expected a finite number. Lower the learning rates of the algorithm, or "
+        'use model.dtype = "float32".'
     )
     with pytest.raises(FloatingPointError, match=f"^{re.escape(message)}$"):
         learner.step(samples, agent)

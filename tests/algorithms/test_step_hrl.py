@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalConfig, RoleSettings
+from stratagem.agents.scoring import ScoringAgent
 from stratagem.algorithms.hierarchy import Sample
 from stratagem.algorithms.step_hrl import Learner, StepHRLConfig, batch_of, check_trainable, describe_roles, train
 from stratagem.data.annotations import write_annotations
@@ -445,9 +446,13 @@ def test_settings_that_cannot_learn_are_refused(settings: dict[str, Any], messag
 
 
 def test_another_agent_is_refused(toys: SimpleNamespace) -> None:
-    message = "algorithm.name='step_hrl' trains the roles of a hierarchical agent; set agent.name = 'hierarchical'."
+    message = (
+        "algorithm.name='step_hrl' trains the roles of a hierarchical agent, or to compare with it an agent that "
+        "writes its actions; set agent.name = 'hierarchical', 'language' or 'react'."
+    )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        check_trainable(toys.make_agent(toys.TableModel()))
+        check_trainable(ScoringAgent(toys.TableModel()))
+    check_trainable(toys.make_agent(toys.TableModel()))
 
 
 def test_roles_on_several_models_are_refused(toys: SimpleNamespace) -> None:

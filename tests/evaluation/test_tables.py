@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from stratagem.cli_view import show_results
 from stratagem.errors import ConfigError
 from stratagem.evaluation.panels import EvaluationResult
 from stratagem.evaluation.tables import Table, comparison_table, difference, results_table
@@ -19,6 +20,7 @@ BEFORE = EvaluationResult(
     seeds=(1, 2, 3, 4),
     mean=0.125,
     std=0.63,
+    stop_reasons={"max_steps": 1, "terminated": 3},
     interval=(-0.25, 0.625),
     success_rate=0.25,
     success_interval=(0.05, 0.7),
@@ -58,7 +60,10 @@ def test_rich_shows_the_same_cells_and_reads_no_markup() -> None:
 
 def test_results_have_one_row_for_each_panel_and_agent() -> None:
     assert results_table({"model": [BEFORE]}).rows == (
-        ("lake", "0.125 [-0.250, 0.625]", "25.0%", "12.5%", "12.5%", "2.5", "3.2", "4"),
+        (
+            *("lake", "0.125 [-0.250, 0.625]", "0.630", "25.0%", "12.5%", "12.5%", "2.5", "3.2", "4"),
+            "terminated 3, max_steps 1",
+        ),
     )
     labels = [row[0] for row in results_table({"base": [BEFORE], "trained": [AFTER]}).rows]
     assert labels == ["lake (base)", "lake (trained)"]
@@ -108,3 +113,17 @@ def test_unequal_lists_are_not_compared() -> None:
     message = "before has 1 results and after 0; evaluate both agents on the same panels."
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         comparison_table([BEFORE], [])
+
+
+def test_a_terminal_of_100_columns_shows_the_spread_and_how_episodes_ended() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    longest = replace(AFTER, mean=-10.125, interval=(-10.625, -9.625), std=10.25, share_of_optimum=1.0)
+    show_results(console, {"start": [BEFORE], "smollm2-135m-instruct": [longest]})
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[1] == "lake, 4 episodes"
+    assert lines[2].split() == ["Return", "[95%]", "Std", "Success", "Of", "optimum", "Invalid", "Steps"]
+    assert lines[3].split() == ["start", "0.125", "[-0.250,", "0.625]", "0.630", "25.0%", "12.5%", "12.5%", "2.5"]
+    assert lines[4].split()[4:] == ["10.250", "100.0%", "100.0%", "12.5%", "2.5"]
+    assert lines[5:] == [
+        "start ended by: terminated 3, max_steps 1", "smollm2-135m-instruct ended by: terminated 3, max_steps 1"
+    ]  # fmt: skip

@@ -208,7 +208,10 @@ def test_the_command_refuses_what_it_cannot_convert(tmp_path, capsys):
     empty.mkdir()
     new = str(tmp_path / "new.jsonl.gz")
     for words, message in (
-        (["alfword", str(root), new], "Unknown data set 'alfword'. Did you mean 'alfworld'? Available: alfworld."),
+        (
+            ["alfword", str(root), new],
+            "Unknown data job 'alfword'. Did you mean 'alfworld'? Available: alfworld, annotate, check-annotations.",
+        ),
         (["alfworld", str(root), str(there)], f"DST={str(there)!r} exists; name a new file."),
         (
             ["alfworld", str(root), str(tmp_path / "y.json")],

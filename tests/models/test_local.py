@@ -93,15 +93,17 @@ def test_stop_ids_are_those_of_generation_settings_and_tokenizer(make_local: Mak
     assert model.stop_ids == {7, 9, 2}
 
 
-def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
-    model, tokenizer = build_tiny()
+def test_a_model_without_a_chat_template_reads_raw_text_only() -> None:
+    module, tokenizer = build_tiny()
     tokenizer.chat_template = None
+    model = LocalModel(module, tokenizer, ModelConfig("base"))
+    assert len(model.encode("walk")) == 4  # a token for each byte
     message = (
-        "Model 'base' has no chat template; expected an instruction-tuned model. Choose one, or put a "
-        "chat_template.jinja into its folder."
+        "Model 'base' has no chat template; expected an instruction-tuned model. Choose one, put a chat_template.jinja "
+        "into its folder, or let an agent read raw text (agent.name = 'scoring', no template)."
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        LocalModel(model, tokenizer, ModelConfig("base"))
+        model.encode_chat([("user", "walk")])
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +321,17 @@ def test_the_reference_stays_while_the_policy_moves(make_local: Maker, lora: Lor
     torch.testing.assert_close(reference, kept, rtol=0.0, atol=1e-5)
     # and the policy is as it was before the reference was asked
     torch.testing.assert_close(model.logprobs(ROWS, temperature=0.7).logprobs, moved, rtol=0.0, atol=0.0)
+
+
+def test_the_reference_is_right_where_the_states_below_the_trained_layers_are_kept(make_local: Maker) -> None:
+    model = make_local(trainable_layers=1)
+    model.keep_reference()
+    kept = model.logprobs_by_row(ROWS).logprobs.detach()
+    step_once(model)
+    model.weights_changed()
+    model.logprobs(ROWS)  # its lower states are looked up from here on
+    assert (model.logprobs(ROWS).logprobs - kept).abs().max() > 1e-2
+    torch.testing.assert_close(model.reference_logprobs(ROWS), kept, rtol=0.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from stratagem.data.trajectories import write_trajectories
+from stratagem.data.token_logprobs import ANSWER, TokenLogprobs, logprobs_file, write_token_logprobs
+from stratagem.data.trajectories import read_trajectories, write_trajectories
 from stratagem.evaluation.episode_log import write_episodes
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel
 from stratagem.files import atomic_write_json
@@ -241,3 +242,18 @@ def serve_page() -> Callable[..., Any]:
 def markup() -> str:
     """What a file may hold and a browser must not run."""
     return MARKUP
+
+
+@pytest.fixture
+def add_change() -> Callable[..., None]:
+    """Write what weights think of an episode of the first group: the sampler's numbers, shifted."""
+
+    def add(run: Path, weights: str, shift: float, *, episode: int = 1) -> None:
+        stored = read_trajectories(run / "trajectories" / "000001.parquet")[0].group.trajectories[episode]
+        answers = {
+            (0, episode, number, ANSWER): TokenLogprobs(step.completion_ids, tuple(p + shift for p in step.logprobs))
+            for number, step in enumerate(stored.steps)
+        }
+        write_token_logprobs(logprobs_file(run, weights, 1), 1, answers, temperature=0.5)
+
+    return add

@@ -91,7 +91,9 @@ def test_a_recorded_run_shows_its_numbers(tab: Any, new_run: NewRun, serve_page:
         assert "How episodes ended, last: success 16.7%; terminated without success 66.7%; max_steps 16.7%" in labels
         panel = cells(tab, "table.panel")
         assert [row[0] for row in panel] == ["start", "final"]
-        assert [row[2] for row in panel] == ["25.0%", "75.0%"]
+        # One and three of four episodes are won: returns 1, 0, 0, 0 deviate by sqrt(3 / 16 * 4 / 3) = 0.5.
+        assert [row[2:4] for row in panel] == [["0.5", "25.0%"], ["0.5", "75.0%"]]
+        assert [row[-1] for row in panel] == ["terminated 4", "terminated 4"]
         tab.locator("svg[data-chart]").first.hover()
         assert "iteration 2\ntraining episodes: 0.2" in tab.locator(".tip-box").inner_text()
 
@@ -166,6 +168,39 @@ def test_an_episode_is_stepped_through_with_keys(tab: Any, new_run: NewRun, serv
         assert moves == ["\u2193", "\u2192", "\u2715"]
         tab.goto(f"{address}/run/first/evaluation/final/FrozenLake-NotSlippery/episode/3")
         assert "terminated, no success" in tab.locator(".sub").inner_text()
+
+
+def test_tokens_take_the_colour_of_their_change_and_the_step_stays(
+    tab: Any, new_run: NewRun, add_change: Callable[..., None], serve_page: Any
+) -> None:
+    run = new_run("first", iterations=1)
+    add_change(run, "start", 0.0)
+    add_change(run, "000001", -0.5)  # every token became 1.65 times less probable
+    with serve_page([run.parent]) as address:
+        tab.goto(f"{address}/run/first/iteration/1/group/0/episode/1#step-2")
+        assert tab.locator("#at").inner_text() == "2 of 6"
+        tab.get_by_label("Colour of a token").select_option("start:000001")  # the form sends itself
+        tab.wait_for_url("**change=start%3A000001**")
+        assert tab.locator("#at").inner_text() == "2 of 6"
+        step = tab.locator(".step:visible")
+        assert set(step.locator(".answer span").evaluate_all("spans => spans.map(span => span.className)")) == {
+            "s0 minus2", "s0 special minus2"
+        }  # fmt: skip
+        colours = step.locator(".answer span").evaluate_all(
+            "spans => spans.map(span => getComputedStyle(span).borderBottomStyle)"
+        )
+        assert set(colours) == {"dotted"}  # told apart without a colour as well
+        assert tab.get_by_role("list", name="Probability of a token").get_by_role("listitem").count() == 9
+        step.locator("summary", has_text="Values").click()
+        assert cells(tab, ".step.now .values")[0] == ["d", "99.0%", "60.0%", "-0.500"]
+        tab.keyboard.press("o")  # of the prompt, not of the values
+        assert not step.locator("details.prompt pre").is_visible()
+        assert step.locator("details.values table").is_visible()
+        tab.set_viewport_size({"width": 390, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        tab.set_viewport_size({"width": 1280, "height": 800})
+        tab.keyboard.press("p")
+        tab.wait_for_url("**/episode/0?change=start%3A000001**")
 
 
 def test_the_page_follows_a_run_that_is_written(

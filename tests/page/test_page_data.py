@@ -6,6 +6,8 @@ import os
 import re
 import runpy
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +105,18 @@ def test_an_episode_is_read_from_several_row_groups(new_run: NewRun) -> None:
         again.episode(1, 0, 9)
     with pytest.raises(RunError, match=r"^There is no group 7 in iteration 4\.$"):
         again.group(4, 7)
+
+
+def test_reading_episodes_loads_neither_pandas_nor_torch(new_run: NewRun) -> None:
+    run = new_run(iterations=1, said="LOST")
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom stratagem.page.data import RunData\n"
+        f"run = RunData(Path({str(run)!r}), 'first')\n"
+        "print(len(run.store.search([1], text='lost').rows), len(run.store.group(1, 0)))\n"
+        "print(sorted({'pandas', 'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1 3", "[]"]
 
 
 def test_text_is_found_in_any_case_and_a_search_goes_on_where_it_stopped(new_run: NewRun) -> None:

@@ -158,7 +158,7 @@ def test_what_was_said_before_an_action_is_shown_and_found(new_run: NewRun, tmp_
     steps = (replace(episode.steps[0], generations=(plan,)), *episode.steps[1:])
     write_trajectories(run / "trajectories", 1, [TrajectoryGroup((replace(episode, steps=steps),))])
     text = ask(tmp_path / "runs", "/run/first/iteration/1/group/0/episode/0").text
-    assert "high <small>said before the action, 0 tokens</small>" in text
+    assert "high <small>names the subtask, 0 tokens</small>" in text
     assert "go &lt;down&gt; first" in text and "no subtask" in text
     assert "1 of 1 episodes" in ask(tmp_path / "runs", "/run/first/episodes?text=DOWN%3E+first").text
 

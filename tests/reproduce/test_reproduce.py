@@ -15,18 +15,22 @@ from pathlib import Path
 
 import pytest
 
+from stratagem.agents.language import AgentConfig
+from stratagem.algorithms.ms_grpo_config import MSGRPOConfig
 from stratagem.cli import main
 from stratagem.config import dump_toml
 from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.panels import EvaluationResult
 from stratagem.files import atomic_write_text
 from stratagem.recipe import load_recipe
-from stratagem.reproduce.arms import PARTS, SCALES, Arm, make_arms
+from stratagem.reproduce.arm import Arm
+from stratagem.reproduce.arms import PARTS, SCALES, make_arms
 from stratagem.reproduce.collect import FINISHED, MISSING, OTHER, STOPPED, collect_baselines, collect_run, measured_rate
 from stratagem.reproduce.cost import cost_table, plan_costs
 from stratagem.reproduce.launch import Job, Slots, default_slots
+from stratagem.reproduce.pages import Findings
 from stratagem.reproduce.published import ABLATION, PANELS, TABLE_1
-from stratagem.reproduce.report import Findings, write_report
+from stratagem.reproduce.report import write_report
 
 FAST = [
     *("--scale", "tiny", "--seeds", "1"),
@@ -102,6 +106,30 @@ def test_each_ablation_changes_one_thing() -> None:
     assert paper["snake_format_off"].recipe.format_penalty is None
 
 
+def test_a_context_is_compared_with_the_same_recipe_without_one() -> None:
+    paper = {name: arm.recipe for name, arm in arms_of("paper").items()}
+    for game in ("snake", "frozen_lake"):
+        for steps in (3, "all"):
+            arm = paper[f"{game}_context_{steps}"]
+            assert isinstance(arm.agent, AgentConfig) and arm.agent.context_steps == steps
+            assert dataclasses.replace(arm, name=game, agent=paper[game].agent) == paper[game]
+    assert "snake_context_0" not in paper
+
+
+def test_a_recipe_of_one_step_episodes_gets_longer_ones_to_have_a_past() -> None:
+    # 48 groups of 1 step are 6 groups of 8 steps; a step of ascent takes all 6 instead of 12.
+    settings = ("algorithm.max_steps=1", "algorithm.num_groups=48", "algorithm.minibatch_groups=12")
+    arms = arms_of("laptop", ("ablations",), (*SIZES, *settings))
+    none = arms["snake_context_0"].recipe
+    algorithm = arms["snake_context_0"].algorithm
+    assert isinstance(algorithm, MSGRPOConfig)
+    assert (algorithm.max_steps, algorithm.num_groups, algorithm.minibatch_groups) == (8, 6, 6)
+    assert (arms["snake_g32_s8"].algorithm.max_steps, arms["snake_g32_s8"].algorithm.num_groups) == (1, 48)
+    for steps in (3, "all"):
+        arm = arms[f"snake_context_{steps}"].recipe
+        assert dataclasses.replace(arm, name=none.name, agent=none.agent) == none
+
+
 def test_parts_choose_arms() -> None:
     assert list(arms_of(parts=("table 1",))) == ["snake", "frozen_lake"]
     assert list(arms_of("laptop", ("figure 3",), SIZES)) == [
@@ -128,12 +156,12 @@ def test_another_algorithm_is_refused() -> None:
 
 def test_costs_are_those_of_the_runs_that_are_left() -> None:
     arm = arms_of(overrides=("warm_start=false",))["frozen_lake"]
-    (cost,) = plan_costs([arm], [2], 3, tokens_per_second=10.0)
+    (cost,) = plan_costs([arm], [2], 3, rate=10.0)
     # 4 iterations x 2 groups x 4 episodes = 32, and 3 evaluations (start, 2, final) x 4 panels x 6 episodes = 72.
     assert cost.episodes == 2 * (32 + 72)
     # Training 32 x 4 steps; evaluation 3 x 6 x (2 lakes x 4 steps + 2 snakes x 100 steps); 16 tokens each.
-    assert cost.tokens == 2 * 16 * (32 * 4 + 18 * (2 * 4 + 2 * 100))
-    assert cost.hours == pytest.approx(cost.tokens / 10 / 3600)
+    assert cost.amount == 2 * 16 * (32 * 4 + 18 * (2 * 4 + 2 * 100))
+    assert cost.hours == pytest.approx(cost.amount / 10 / 3600)
     assert cost_table([cost]).rows[-1][2] == "2 of 3"
 
 
@@ -261,10 +289,15 @@ def test_a_page_without_runs_has_the_paper_s_numbers_and_says_what_is_missing(
     arms: dict[str, Arm], tmp_path: Path
 ) -> None:
     page = write_report(findings(arms, tmp_path / "runs", {}), tmp_path / "out").read_text()
-    assert "**0 of 18 runs are finished.**" in page
+    assert "**0 of 26 runs are finished.**" in page
     assert table_rows(page, "snake ")[1][:4] == ["snake", "Snake-Standard", "-2.607 (0.162)", "-"]
     assert "* `snake`, seeds 0, 1: not started" in page and "* `snake_kl_on`, seeds 0, 1: not started" in page
     assert page.count("No run has been evaluated yet.") == 2 and "Nobody has been evaluated yet." in page
+    ablated = page.partition("## Further ablations")[2].partition("| Frozen Lake, one change at a time")
+    for part, sampled in ((ablated[0], 2), (ablated[2], 3)):  # Snake: a quarter of G = 4, but 2 at least; Frozen Lake
+        assert [row[0] for row in table_rows(part, "context: ")] == [
+            f"context: {what} (G = 4, G' = {sampled})" for what in ("the last 3 steps", "the whole episode")
+        ]
     assert not list((tmp_path / "out").glob("*.png"))
 
 
@@ -335,7 +368,7 @@ def test_commands_that_make_no_sense_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paper = "ms-grpo"
-    command_refused(capsys, "Unknown paper 'msgrpo'. Did you mean 'ms-grpo'? Available: ms-grpo.", "msgrpo")
+    command_refused(capsys, "Unknown paper 'msgrpo'. Did you mean 'ms-grpo'? Available: ms-grpo, poad.", "msgrpo")
     command_refused(
         capsys, "--table 2 is not in the paper; its only results table is --table 1.", paper, "--table", "2"
     )

@@ -98,7 +98,7 @@ def test_the_status_is_the_last_line_of_the_block_and_silent_elsewhere() -> None
     terminal = Console(file=io.StringIO(), width=100, force_terminal=True)
     with Display(terminal, live=True) as display:
         display.start(3, "a run")
-        display.seed_curve(0.25)
+        display.seed({"panel_mean": 0.25, "return_mean": None, "success_rate": math.nan})
         display.status("evaluating 2/3")
         display.advance(2)
         shown = Console(file=io.StringIO(), width=100)
@@ -107,3 +107,29 @@ def test_the_status_is_the_last_line_of_the_block_and_silent_elsewhere() -> None
         assert "2/3" in lines[0]
         assert lines[-1].rstrip() == "evaluating 2/3"
         assert "0.250 -> 0.250" in lines[-2]
+
+
+def test_phases_are_told_with_the_seconds_of_an_iteration() -> None:
+    display, out = plain()
+    with display:
+        display.start(total=2, title="lake")
+        phases = {"seconds_play": 1.5, "seconds_update": 2.25, "seconds_save": 0.0}
+        display.update(1, {"return_mean": 0.5, "seconds": 3.75} | phases)
+    assert out.getvalue().splitlines()[1] == "[1/2] return 0.500  3.8 s (play 1.5, update 2.2)"
+
+
+def test_a_terminal_shows_curves_of_return_and_success_and_where_the_time_goes() -> None:
+    with Display(Console(file=io.StringIO(), width=100, force_terminal=True)) as display:
+        display.start(total=3, title="lake")
+        display.seed({"return_mean": -1.0, "success_rate": 0.0})  # from before a resume
+        numbers = {"return_mean": 1.0, "success_rate": 0.5, "entropy": 0.25}
+        display.update(2, numbers | {"seconds": 2.0, "seconds_play": 2.0})
+        shown = Console(file=io.StringIO(), width=100)
+        shown.print(display._render())
+        lines = [line.split() for line in shown.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert lines[1:] == [
+        ["entropy", "0.250"],
+        ["return", "\u2581\u2588", "-1.000", "->", "1.000"],
+        ["success", "\u2581\u2588", "0.0%", "->", "50.0%"],
+        ["an", "iteration", "2.0", "s", "(play", "2.0)"],
+    ]

@@ -89,7 +89,10 @@ class HierarchicalConfig:
     shown_subtasks: int = 10
     """So many of the last completed subtasks are shown; ours, it bounds the prompt."""
     use_progress: bool = True
-    """False leaves the local progress out (the paper's ablation "w/o LP")."""
+    """False leaves the local progress out (the paper's ablation "w/o LP"): nobody sums up, and it stays ``None``."""
+    use_subtasks: bool = True
+    """False leaves the high level out (the paper's ablation "w/o Hier"): the one subtask is the task, which lasts as
+    long as the episode, and the progress sums up all of it."""
     recovery: Recovery = "no_action"
     """What follows an invalid action: the game gets no action, or the episode ends ("end")."""
     invalid_penalty: float = 0.0
@@ -112,6 +115,11 @@ class HierarchicalConfig:
                 raise ConfigError(f"{name}={value!r} leaves no step; set it to 1 or more, or leave it out.")
         if self.shown_subtasks < 1:
             raise ConfigError(f"shown_subtasks={self.shown_subtasks!r} shows none; set it to 1 or more.")
+        if not self.use_subtasks and self.max_subtask_steps is not None:
+            raise ConfigError(
+                f"max_subtask_steps={self.max_subtask_steps!r} ends subtasks, and use_subtasks=False has none; leave "
+                "one of them out."
+            )
 
     @property
     def max_new_tokens(self) -> int:
@@ -273,10 +281,12 @@ class HierarchicalEpisode:
                 if full is not None:
                     return Decision(None, None, full, generations=tuple(said))
                 self.progress = line or self.progress
-            if self._done:
+            if self._done and agent.config.use_subtasks:
                 assert self.subtask is not None
                 self.subtasks.append(self.subtask)
                 self.subtask = None
+        if self.subtask is None and not agent.config.use_subtasks:
+            self.subtask = self.view.task
         if self.subtask is None:
             messages = agent.high_messages(self.view, self.subtasks, self.progress, observation)
             line, full = await self._line("high", messages, parts["high"], said)

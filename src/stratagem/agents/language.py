@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Literal
@@ -18,18 +18,21 @@ from typing import Literal
 import numpy as np
 
 from stratagem.agents.parsing import ActionParser, parse_action
-from stratagem.agents.prompts import PromptTemplate, load_template
+from stratagem.agents.prompts import REACT_TEMPLATES, PromptTemplate, load_templates
 from stratagem.errors import ConfigError
 from stratagem.models.base import Completion, GenerationConfig, LanguageModel, Request
 from stratagem.types import Generation
 
-__all__ = ["AgentConfig", "Decision", "LanguageAgent", "Recovery", "Shaping"]
+__all__ = ["AgentConfig", "ContextSteps", "Decision", "LanguageAgent", "Recovery", "Shaping", "check_context_steps"]
 
 Recovery = Literal["no_action", "random", "end"]
 """What follows an invalid action: the game gets no action, a random legal one, or the episode ends."""
 
 Shaping = Callable[[str, int], float]
 """Phi: (answer with the assistant's prefix, number of sampled tokens) -> a number, zero or less."""
+
+ContextSteps = int | Literal["all"]
+"""Past steps that a prompt shows besides the present observation."""
 
 _MAX_EXPECTED = 8
 """With more legal actions, computing all of them ahead would cost more than it saves."""
@@ -46,12 +49,22 @@ def _check(recovery: str, invalid_penalty: float) -> None:
         )
 
 
+def check_context_steps(value: object) -> None:
+    """Refuse what is neither a number of steps nor "all"."""
+    if value != "all" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise ConfigError(
+            f"context_steps={value!r} is no number of past steps; use 0 for the present observation alone, 1 or more, "
+            "or 'all'."
+        )
+
+
 @dataclass(frozen=True)
 class AgentConfig:
     """Settings of a language agent, as a recipe writes them."""
 
-    template: str = "action"
-    """A built-in template or the path of a template file; "think_plan_action" is the paper's structure."""
+    template: str | tuple[str, ...] = "action"
+    """A built-in template or the path of a template file; "think_plan_action" is the paper's structure. A list is an
+    ensemble: each group of training plays with one of them, evaluation with the first."""
     max_new_tokens: int = 200
     """Tokens of one completion; the paper trains with 200."""
     temperature: float = 1.0
@@ -68,6 +81,8 @@ class AgentConfig:
     """Added to the environment reward of a step without a valid action; the paper uses -0.5."""
     tag: str = "action"
     """The tag around the action; its closing tag ends a completion."""
+    context_steps: ContextSteps = 0
+    """Past steps that are shown as a chat, or "all"; the paper shows none (:mod:`stratagem.agents.history`)."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
@@ -75,6 +90,7 @@ class AgentConfig:
         _check(self.recovery, self.invalid_penalty)
         if not re.fullmatch(r"[A-Za-z][\w-]*", self.tag):
             raise ConfigError(f"tag={self.tag!r} is not the name of a tag; write a word without brackets, as 'action'.")
+        check_context_steps(self.context_steps)
 
     def generation(self) -> GenerationConfig:
         """Return the sampling settings; a completion ends at the closing tag."""
@@ -115,6 +131,8 @@ class LanguageAgent:
     """None is no shaping; see :class:`stratagem.rewards.format.FormatPenalty`."""
     recovery: Recovery = "no_action"
     invalid_penalty: float = -0.5
+    ensemble: tuple[PromptTemplate, ...] = ()
+    """Every template that training plays with, where there are several; ``template`` is the present one."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
@@ -132,9 +150,20 @@ class LanguageAgent:
         """Build an agent from its settings.
 
         Raises:
-            ConfigError: the template is unknown, or its tags do not hold ``config.tag``.
+            ConfigError: the template is unknown, its tags do not hold ``config.tag``, or past steps are to be shown.
         """
-        template = load_template(config.template)
+        if config.context_steps != 0:
+            raise ConfigError(
+                f"context_steps={config.context_steps!r} needs an agent that remembers; build it with "
+                "stratagem.agents.history.make_language_agent."
+            )
+        templates = load_templates(config.template)
+        template = templates[0]
+        if template.name in REACT_TEMPLATES and not template.tags:
+            raise ConfigError(
+                f"template={template.name!r} asks for no tags, which are what this agent reads; set agent.name = "
+                "'react', or choose another template."
+            )
         if template.tags and config.tag not in template.tags:
             raise ConfigError(
                 f"tag={config.tag!r} is not asked for by template {template.name!r}, whose tags are "
@@ -148,7 +177,21 @@ class LanguageAgent:
             format_penalty=format_penalty,
             recovery=config.recovery,
             invalid_penalty=config.invalid_penalty,
+            ensemble=templates if len(templates) > 1 else (),
         )
+
+    @property
+    def num_templates(self) -> int:
+        """Templates that training plays with."""
+        return max(1, len(self.ensemble))
+
+    def with_template(self, place: int) -> LanguageAgent:
+        """Return the same agent with one of its templates, 0 for the first."""
+        return replace(self, template=self.ensemble[place]) if self.ensemble else self
+
+    def with_temperature(self, temperature: float) -> LanguageAgent:
+        """Return the same agent at another sampling temperature."""
+        return replace(self, generation=replace(self.generation, temperature=temperature))
 
     def request(
         self, observation: str, uniforms: np.ndarray | None = None, legal_actions: tuple[str, ...] = ()

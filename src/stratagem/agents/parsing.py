@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-__all__ = ["ActionParser", "ParseError", "ParsedAction", "parse_action"]
+__all__ = ["ActionParser", "ParseError", "ParsedAction", "match_action", "parse_action"]
 
 
 class ParseError(StrEnum):
@@ -63,7 +63,8 @@ class ActionParser(Protocol):
         ...
 
 
-def _match(word: str, legal_actions: Sequence[str]) -> ParsedAction:
+def match_action(word: str, legal_actions: Sequence[str]) -> ParsedAction:
+    """Return the legal action that a word is, as it is spelled there; case is ignored where that leaves one."""
     if word in legal_actions:
         return ParsedAction(word, found=word)
     matches = {legal for legal in legal_actions if legal.strip().lower() == word.lower()}
@@ -101,4 +102,4 @@ def parse_action(text: str, legal_actions: Sequence[str], tag: str = "action") -
         return ParsedAction(None, ParseError.AMBIGUOUS, content.strip())
     if not content.strip():
         return ParsedAction(None, ParseError.EMPTY, "")
-    return _match(content.strip(), legal_actions)
+    return match_action(content.strip(), legal_actions)

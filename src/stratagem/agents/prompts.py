@@ -21,21 +21,39 @@ beginning, which a model computes once.
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stratagem.errors import ConfigError, UnknownNameError
 
-__all__ = ["PLACEHOLDER", "TEMPLATES", "PromptTemplate", "load_template", "parse_template"]
+__all__ = [
+    "PLACEHOLDER",
+    "REACT_TEMPLATES",
+    "TEMPLATES",
+    "PromptTemplate",
+    "load_template",
+    "load_templates",
+    "parse_template",
+]
 
 PLACEHOLDER = "{observation}"
 
 TEMPLATES: dict[str, str] = {
     "action": "the action alone, in a turn that begins with its tag; a few tokens per step",
+    "action_formal": "as `action`, worded as a task with a state and a decision",
+    "action_brief": "as `action`, in as few words as can be",
     "think_action": "a sentence of thought, then the action",
     "think_plan_action": "the paper's structure: think, plan, action, at most 200 tokens",
+    "think_plan_action_brief": "as `think_plan_action`, in as few words as can be",
 }
 """Built-in templates and what each is for; the texts lie in ``agents/templates/``."""
+
+REACT_TEMPLATES: dict[str, str] = {
+    "react": "a thought, then an action, each on a line; for any game",
+    "react_alfworld": "the same, with the commands of ALFWorld and an example of an episode",
+}
+"""Those of :mod:`stratagem.agents.react`, whose answers have no tags."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +138,7 @@ def load_template(name_or_path: str | Path) -> PromptTemplate:
         ConfigError: the file is not a template.
     """
     name = str(name_or_path)
-    if name in TEMPLATES:
+    if name in TEMPLATES or name in REACT_TEMPLATES:
         resource = importlib.resources.files("stratagem.agents").joinpath("templates", f"{name}.txt")
         return parse_template(name, resource.read_text(encoding="utf-8"))
     path = Path(name_or_path)
@@ -131,3 +149,32 @@ def load_template(name_or_path: str | Path) -> PromptTemplate:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Template file {name!r} cannot be read ({error}); give a text file in UTF-8.") from error
     return parse_template(path.stem, text)
+
+
+def load_templates(names: str | Sequence[str]) -> tuple[PromptTemplate, ...]:
+    """Return one template, or those of an ensemble, which ask for the same answer in other words.
+
+    Raises:
+        UnknownNameError: neither a built-in name nor a file.
+        ConfigError: a file is not a template, or the ensemble is empty, names one twice, or asks for different answers.
+    """
+    if isinstance(names, str):
+        return (load_template(names),)
+    if not names:
+        raise ConfigError('template=[] names no template; name one or more, as ["action", "action_brief"].')
+    for name in names:
+        if list(names).count(name) > 1:
+            raise ConfigError(f"template={list(names)!r} names {name!r} twice; name each template once.")
+    templates = tuple(load_template(name) for name in names)
+    first = templates[0]
+    for other in templates[1:]:
+        if other.tags != first.tags:
+            raise ConfigError(
+                f"template={list(names)!r} asks for different answers: {first.name!r} has the tags "
+                f"{_words(first.tags)}, {other.name!r} has {_words(other.tags)}; choose templates with the same tags."
+            )
+    return templates
+
+
+def _words(tags: Sequence[str]) -> str:
+    return ", ".join(tags) or "none"

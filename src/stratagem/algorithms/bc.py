@@ -1,6 +1,8 @@
 """Behaviour cloning on demonstrations, as a warm start for reinforcement learning.
 
-Loss: mean over tokens of -log p(y_k | prompt, y_<k), on prompts as the agent sees them and answers in its format.
+Loss: mean over tokens of -log p(y_k | prompt, y_<k), on prompts as the agent sees them and answers in its format. An
+agent that remembers is shown the moves of the demonstration that led to a state, as if it had said them itself; where a
+move was random, so that the planner's answer is not what happened, it is the move.
 
 Two demonstrators:
 
@@ -22,13 +24,15 @@ import numpy as np
 import torch
 
 from stratagem.agents.base import Policy
+from stratagem.agents.history import HistoryAgent, HistoryEpisode
 from stratagem.agents.language import LanguageAgent
+from stratagem.algorithms.checks import check_at_least_one
 from stratagem.errors import ConfigError, GameError
 from stratagem.games.base import Game
 from stratagem.models.base import TokenRow, TrainableModel
 from stratagem.seeding import derive_seed, generator
 
-__all__ = ["WarmStartConfig", "answer_text", "demonstrations", "warm_start"]
+__all__ = ["WarmStartConfig", "answer_text", "check_templates", "demonstrations", "warm_start"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,7 @@ class WarmStartConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that teach nothing."""
-        for name in ("num_episodes", "answers_per_state", "num_steps", "batch_size", "max_tokens_per_pass"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
+        check_at_least_one(self, "num_episodes", "answers_per_state", "num_steps", "batch_size", "max_tokens_per_pass")
         if not 0 <= self.exploration <= 1:
             raise ConfigError(f"exploration={self.exploration!r} is a share; use 0 to 1.")
         if math.isinf(self.learning_rate):
@@ -68,7 +70,7 @@ class WarmStartConfig:
             )
 
 
-def answer_text(agent: LanguageAgent, action: str) -> str:
+def answer_text(agent: LanguageAgent | HistoryAgent, action: str) -> str:
     """Return a well-formed answer with ``action``, as the agent's template asks for it, without its prefix.
 
     Raises:
@@ -86,8 +88,28 @@ def answer_text(agent: LanguageAgent, action: str) -> str:
     return text[len(prefix) :]
 
 
+def check_templates(agent: LanguageAgent | HistoryAgent, config: WarmStartConfig, action: str) -> None:
+    """Refuse a warm start that cannot show every template of an ensemble.
+
+    Args:
+        agent: whose templates.
+        config: settings.
+        action: any word that is legal in the game.
+
+    Raises:
+        ConfigError: there are fewer episodes than templates, or a prefix is not the beginning of an answer.
+    """
+    if config.num_episodes < agent.num_templates:
+        raise ConfigError(
+            f"warm_start.num_episodes={config.num_episodes!r} cannot show the {agent.num_templates} templates of "
+            "agent.template, one in an episode; set it to as many or more."
+        )
+    for place in range(agent.num_templates):
+        answer_text(agent.with_template(place), action)
+
+
 def demonstrations(
-    agent: LanguageAgent,
+    agent: LanguageAgent | HistoryAgent,
     make_game: Callable[[], Game],
     config: WarmStartConfig,
     *,
@@ -96,6 +118,8 @@ def demonstrations(
     excluded_starts: frozenset[str] = frozenset(),
 ) -> list[list[TokenRow]]:
     """Play demonstration episodes and return the (prompt ids, answer ids) pairs of each, in the order of play.
+
+    The templates of an ensemble take turns: an episode shows one of them.
 
     Raises:
         ConfigError: the game has no planner.
@@ -118,10 +142,13 @@ def demonstrations(
                     f"1000 starts of {game.name!r} in a row are starts of an evaluation panel; expected some that are "
                     "not. Evaluate on fewer episodes, or choose a game with more starts."
                 )
+            shown = agent.with_template(episode % agent.num_templates)
             rows: list[TokenRow] = []
+            asking = shown.begin() if isinstance(shown, HistoryAgent) else shown
             ended = False
             while not ended:
-                prompt = model.encode_chat(agent.template.messages(observations[0]), agent.template.assistant_prefix)
+                asked = asking.request(observations[0])
+                prompt = model.encode_chat(asked.messages, asked.assistant_prefix, asked.sampled)
                 legal = game.legal_actions(0)
                 move: str | None
                 if config.demonstrator == "planner":
@@ -137,7 +164,10 @@ def demonstrations(
                     draws = rng.permutation(len(legal) * -(-config.answers_per_state // len(legal)))
                     answers = [legal[int(i) % len(legal)] for i in draws[: config.answers_per_state]]
                     move = game.random_action(0, rng)
-                rows.extend((prompt, model.encode(answer_text(agent, answer))) for answer in answers)
+                rows.extend((prompt, model.encode(answer_text(shown, answer))) for answer in answers)
+                if isinstance(asking, HistoryEpisode):
+                    said = answer_text(shown, move)
+                    asking.remember(observations[0], said, model.encode(said))
                 others = [
                     opponent.act(game, seat, observations[seat], rng) if game.legal_actions(seat) else None
                     for seat, opponent in enumerate(opponents, start=1)
@@ -152,7 +182,7 @@ def demonstrations(
 
 
 def warm_start(
-    agent: LanguageAgent,
+    agent: LanguageAgent | HistoryAgent,
     make_game: Callable[[], Game],
     config: WarmStartConfig,
     *,

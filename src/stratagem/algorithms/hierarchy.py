@@ -15,6 +15,9 @@ The last action of a subtask is the one that the low level says completes it; no
 limitation). An episode that a limit cut off ends there like any other, as in the authors' code: the limit is part of
 the task, and a failure without an end would teach nothing. A played episode has no progress for its last action; its
 last progress stands for it.
+
+Without subtasks (``use_subtasks = false``) there is no ``high``, and the others get what the game pays, -1 for an
+invalid action, and end with the episode: nobody believes an agent that calls the whole task complete.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from torch import Tensor
 
 from stratagem.agents.hierarchical import HierarchicalAgent
 from stratagem.agents.roles import ROLES, Role, TaskView, low_answer, parse_low
-from stratagem.data.annotations import AnnotatedEpisode
+from stratagem.data.annotations import AnnotatedEpisode, one_subtask
 from stratagem.models.base import TokenRow
 from stratagem.types import Step, Trajectory
 
@@ -98,20 +101,22 @@ def annotated_samples(agent: HierarchicalAgent, episode: AnnotatedEpisode) -> li
         completion = (*model.encode(answer), model.end_id)  # type: ignore[attr-defined]
         return _Said(role, model.encode_chat(messages, prefix), completion, reward, ends)  # type: ignore[attr-defined]
 
+    use_progress, use_subtasks = agent.config.use_progress, agent.config.use_subtasks
+    if not use_subtasks:
+        episode = one_subtask(episode)
     view = TaskView(episode.task, episode.scene, "")
     found: list[_Said] = []
     completed: list[str] = []
-    use_progress = agent.config.use_progress
     for number, step in enumerate(episode.steps):
         last = episode.steps[-1].subtask_number
-        if number == 0 or episode.steps[number - 1].done:
+        if use_subtasks and (number == 0 or episode.steps[number - 1].done):
             before = episode.steps[number - 1].next_progress if number and use_progress else "None"
             messages = agent.high_messages(view, completed, before, step.observation)
             reward = sum(other.reward for other in episode.steps if other.subtask_number == step.subtask_number)
             found.append(said("high", messages, step.subtask, reward, step.subtask_number == last))
         progress = step.progress if use_progress else "None"
         messages = agent.low_messages(view, step.subtask, progress, step.observation)
-        reward = float(step.done)
+        reward = float(step.done) if use_subtasks else step.reward
         found.append(said("low", messages, low_answer(step.action, step.done), reward, step.done))
         if use_progress:
             messages = agent.progress_messages(view, step.subtask, progress, step.action, step.next_observation)
@@ -125,6 +130,7 @@ def played_samples(trajectory: Trajectory) -> list[Sample]:
     """Return the samples of an episode that a hierarchical agent played, token for token as they were sampled."""
     steps = trajectory.steps
     begins = [number for number, step in enumerate(steps) if any(part.role == "high" for part in step.generations)]
+    use_subtasks = bool(begins)  # the first step has one, where there are any
     ends = {begin - 1 for begin in begins if begin} | {len(steps) - 1}
     found: list[_Said] = []
     for number, step in enumerate(steps):
@@ -136,15 +142,19 @@ def played_samples(trajectory: Trajectory) -> list[Sample]:
             else:  # sums up the action before; the last one that there is stands for the last action
                 end = number - 1 in ends or number == len(steps) - 1
                 about = step if number == len(steps) - 1 and number - 1 not in ends else steps[number - 1]
-                reward = _low_reward(about)
+                reward = _low_reward(about, use_subtasks)
             found.append(_Said(role, part.prompt_ids, part.completion_ids, reward, end))
-        found.append(_Said("low", step.prompt_ids, step.completion_ids, _low_reward(step), number in ends))
+        found.append(
+            _Said("low", step.prompt_ids, step.completion_ids, _low_reward(step, use_subtasks), number in ends)
+        )
     return _chain([part for part in found if part.prompt and part.completion])
 
 
-def _low_reward(step: Step) -> float:
+def _low_reward(step: Step, use_subtasks: bool) -> float:
     if step.action is None:
         return INVALID_REWARD
+    if not use_subtasks:
+        return step.reward
     return float(parse_low(step.completion, (step.action,)).done)
 
 

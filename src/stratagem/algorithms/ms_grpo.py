@@ -21,6 +21,9 @@ Departures from the paper:
   The estimator is named: k3 is GRPO's.
 - std is that of the population; the paper does not say.
 - ``ent_coef`` and ``step_coef`` add an entropy bonus and step-level credit; both are 0 in the paper's objective.
+- ``baseline``, ``dynamic_groups`` and ``adaptive_temperature`` are remedies for the inconsistency between runs that the
+  paper reports (:func:`stratagem.algorithms.advantages.leave_one_out`, :mod:`stratagem.algorithms.dynamic`,
+  :mod:`stratagem.algorithms.temperature`); all are off by default.
 - ``max_kl`` shortens steps of ascent that move the policy too far from theta_old; off by default.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
@@ -36,20 +39,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
-from stratagem.algorithms.advantages import (
-    aaw_sample,
-    anchor_state_advantages,
-    balance_states,
-    group_normalised,
-    pooled_targets,
-    returns_to_go,
-)
+from stratagem.algorithms.dynamic import collect
 from stratagem.algorithms.episodes import describe_episodes
 from stratagem.algorithms.kl import KL_ESTIMATORS
 from stratagem.algorithms.losses import clipped_surrogate
 from stratagem.algorithms.ms_grpo_config import MSGRPOConfig
+from stratagem.algorithms.samples import GroupSamples, Sample, make_samples
 from stratagem.algorithms.schedule import rate_factor
+from stratagem.algorithms.temperature import Thermostat, sampled_entropy
 from stratagem.errors import ConfigError
 from stratagem.games.base import Game
 from stratagem.models.base import TrainableModel
@@ -57,32 +56,7 @@ from stratagem.rollout import Player, play_groups
 from stratagem.seeding import generator
 from stratagem.types import Trajectory, TrajectoryGroup
 
-__all__ = ["Iteration", "Learner", "MSGRPOConfig", "Sample", "make_samples", "objective", "train"]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One step of one episode, as the loss needs it."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    old_logprobs: tuple[float, ...]
-    advantage: float
-    """A_j of the episode, plus step-level credit where there is any."""
-    weight: float
-    """1 / (G' |y_j|): the factor of eq. 1 before each token of this episode."""
-
-
-@dataclass(frozen=True)
-class GroupSamples:
-    """What is learnt from one group."""
-
-    samples: tuple[Sample, ...]
-    """Episodes with A_j = 0 are left out where neither KL nor entropy is in the objective: their gradient is zero."""
-    advantages: dict[int, float]
-    """A_j by the episode's place in its group, for those that were chosen."""
-    has_signal: bool
-    """False where every advantage is zero: there is nothing to tell one episode or step from another."""
+__all__ = ["GroupSamples", "Iteration", "Learner", "MSGRPOConfig", "Sample", "make_samples", "objective", "train"]
 
 
 @dataclass
@@ -96,56 +70,6 @@ class Iteration:
     """A_j of the chosen episodes of each group."""
     failed: list[Trajectory]
     metrics: dict[str, float] = field(default_factory=dict)
-
-
-def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Generator) -> GroupSamples:
-    """Return what eq. 4 and 5 make of a group: advantages, and the episodes to learn from."""
-    trajectories = group.trajectories
-    returns = np.array([t.composite_return for t in trajectories])
-    advantages = group_normalised(returns)
-    chosen = np.arange(len(trajectories))
-    if config.episode_temperature is not None and config.sampled_group_size is not None:
-        size = min(config.sampled_group_size, len(trajectories))
-        chosen = aaw_sample(advantages, size, temperature=config.episode_temperature, rng=rng)
-        advantages = np.zeros(len(trajectories))
-        advantages[chosen] = group_normalised(returns[chosen])
-    step_advantages = _step_advantages([trajectories[j] for j in chosen], config)
-    samples = []
-    for j, credits in zip(chosen, step_advantages, strict=True):
-        num_tokens = trajectories[j].num_tokens  # |y_j|
-        for step, credit in zip(trajectories[j].steps, credits, strict=True):
-            advantage = float(advantages[j] + config.step_coef * credit)
-            if advantage == 0.0 and config.kl_coef == 0.0 and config.ent_coef == 0.0:
-                continue  # its gradient is zero
-            samples.append(
-                Sample(
-                    prompt_ids=step.prompt_ids,
-                    completion_ids=step.completion_ids,
-                    old_logprobs=step.logprobs,
-                    advantage=advantage,
-                    weight=1.0 / (len(chosen) * num_tokens),
-                )
-            )
-    has_signal = any(sample.advantage != 0.0 for sample in samples)
-    return GroupSamples(tuple(samples), {int(j): float(advantages[j]) for j in chosen}, has_signal)
-
-
-def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -> list[np.ndarray]:
-    """Return step-level credit for each step of each episode; zeros where it is off."""
-    if config.step_coef == 0.0:
-        return [np.zeros(len(t.steps)) for t in trajectories]
-    keys = [[step.state_key for step in t.steps] for t in trajectories]
-    rewards = [[s.reward + s.invalid_penalty + s.shaping for s in t.steps] for t in trajectories]
-    if config.step_target == "value":
-        targets = pooled_targets(keys, rewards, gamma=config.step_gamma)
-    else:
-        targets = [returns_to_go(earned, gamma=config.step_gamma) for earned in rewards]
-    visited = [key for episode in keys for key in episode]
-    anchors = visited if config.step_anchor == "state" else [""] * len(visited)
-    credits = anchor_state_advantages(anchors, np.concatenate(targets))
-    if config.step_balance:
-        credits = balance_states(visited, credits)
-    return np.split(credits, np.cumsum([len(t.steps) for t in trajectories])[:-1])
 
 
 def objective(
@@ -196,7 +120,8 @@ class Trust:
 class Learner:
     """Model, optimizer and the number of the iteration: all that a checkpoint must hold.
 
-    Randomness is addressed by (seed, iteration, ...), so there is no generator state.
+    With an adaptive sampling temperature also that. Randomness is addressed by (seed, iteration, ...), so there is no
+    generator state.
     """
 
     def __init__(self, model: TrainableModel, config: MSGRPOConfig) -> None:
@@ -208,8 +133,15 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, foreach=True
         )
+        adaptive = config.adaptive_temperature
+        self.thermostat = None if adaptive is None else Thermostat(adaptive)
         if config.kl_coef > 0:
             model.keep_reference()
+
+    @property
+    def heads(self) -> Thermostat | None:
+        """What a checkpoint holds besides weights and optimizer, under the name that the driver asks for."""
+        return self.thermostat
 
     def learning_rate(self) -> float:
         """Return the rate of the present iteration: warm-up, then decay; a function of the iteration alone."""
@@ -387,7 +319,7 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
 
 def train(
     learner: Learner,
-    agent: LanguageAgent,
+    agent: LanguageAgent | HistoryAgent,
     make_game: Callable[[], Game],
     *,
     seed: int,
@@ -411,15 +343,17 @@ def train(
     Raises:
         ConfigError: the agent's sampling settings cannot be trained.
     """
-    config = learner.config
+    config, thermostat = learner.config, learner.thermostat
     check_trainable(agent)
-    while learner.iteration < config.num_iterations:
-        number = learner.iteration + 1
-        learner.model.weights_changed()  # theta_old <- theta
-        groups, failed = play_groups(
+    if thermostat is not None:
+        thermostat.config.check(agent.generation.temperature)
+
+    def play(first: int, count: int) -> tuple[list[TrajectoryGroup], list[Trajectory]]:
+        return play_groups(
             make_game,
-            [agent, *opponents],
-            num_groups=config.num_groups,
+            [agent.with_temperature(temperature), *opponents],
+            num_groups=count,
+            first_group=first,
             group_size=config.group_size,
             address=(seed, "train", number),
             excluded_starts=excluded_starts,
@@ -427,24 +361,38 @@ def train(
             max_concurrent=max_concurrent,
             on_finish=on_finish,
         )
-        per_group = [
-            make_samples(group, config, generator(seed, "aaw", number, index)) for index, group in enumerate(groups)
-        ]
+
+    def learn(place: int, group: TrajectoryGroup) -> GroupSamples:
+        return make_samples(group, config, generator(seed, "aaw", number, place))
+
+    while learner.iteration < config.num_iterations:
+        number = learner.iteration + 1
+        temperature = agent.generation.temperature
+        if thermostat is not None and thermostat.temperature is not None:
+            temperature = thermostat.temperature
+        learner.model.weights_changed()  # theta_old <- theta
+        found = collect(play, learn, num_groups=config.num_groups, max_extra=config.dynamic_groups)
         rate = learner.learning_rate()
-        metrics = update(learner, per_group, agent.generation.temperature, seed)
-        metrics = {**describe_episodes(groups), "learning_rate": rate, **metrics}
-        if groups:
-            metrics["groups_without_signal"] = float(np.mean([not group.has_signal for group in per_group]))
-        yield Iteration(number, groups, [group.advantages for group in per_group], failed, metrics)
+        metrics = update(learner, found.learnt_from(config.num_groups), temperature, seed)
+        metrics = {**describe_episodes(found.groups), "learning_rate": rate, **metrics}
+        if found.groups:
+            metrics["groups_without_signal"] = float(np.mean([not group.has_signal for group in found.samples]))
+        if config.dynamic_groups:
+            metrics["extra_groups"] = float(found.num_drawn - config.num_groups)
+        if thermostat is not None:
+            entropy = sampled_entropy(found.groups)
+            thermostat.observe(temperature, entropy)
+            metrics |= {"temperature": temperature, "sampled_entropy": float("nan") if entropy is None else entropy}
+        yield Iteration(number, found.groups, [group.advantages for group in found.samples], found.failed, metrics)
 
 
-def check_trainable(agent: LanguageAgent) -> None:
+def check_trainable(agent: LanguageAgent | HistoryAgent) -> None:
     """Refuse sampling whose log-probabilities the learner cannot reproduce.
 
     Raises:
         ConfigError: greedy or truncated sampling, or no sampling of tokens at all.
     """
-    if not isinstance(agent, LanguageAgent):
+    if not isinstance(agent, LanguageAgent | HistoryAgent):
         raise ConfigError(
             "agent.name='scoring' chooses among whole actions, and MS-GRPO trains tokens that were sampled; set "
             "agent.name = 'language', or algorithm.name = 'poad'."

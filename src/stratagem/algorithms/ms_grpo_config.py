@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from stratagem.algorithms.advantages import Baseline
 from stratagem.algorithms.schedule import Decay
+from stratagem.algorithms.temperature import AdaptiveTemperatureConfig
 from stratagem.errors import ConfigError
 
 __all__ = ["MSGRPOConfig"]
@@ -20,12 +22,18 @@ class MSGRPOConfig:
     """M; the paper's 700."""
     num_groups: int = 1
     """Different starts in an iteration; the paper's 1."""
+    dynamic_groups: int = 0
+    """Groups that are drawn at most in an iteration in place of groups without a signal; 0 is off, as in the paper.
+    From DAPO, see :mod:`stratagem.algorithms.dynamic`."""
     group_size: int = 100
     """G; the paper's best runs use 100."""
     sampled_group_size: int | None = 25
     """G'; the paper's best is 25. None learns from all G episodes."""
     episode_temperature: float | None = 1.0
     """T_ep of eq. 5; ours, the paper does not give it. None is off (the paper's T_ep = 0)."""
+    baseline: Baseline = "group"
+    """What a return is compared with: mean and spread of the group (eq. 4), or the mean of the others (RLOO),
+    :func:`stratagem.algorithms.advantages.leave_one_out`."""
     clip_low: float = 0.2
     """eps_low of eq. 2; 0.2 from the first author's later code."""
     clip_high: float = 0.2
@@ -49,6 +57,9 @@ class MSGRPOConfig:
     hardly repeat (ours; a low ``step_gamma`` then credits what a step earned soon after)."""
     step_balance: bool = False
     """Whether every state of a group counts the same in step-level credit, however often it was visited; ours."""
+    adaptive_temperature: AdaptiveTemperatureConfig | None = None
+    """Lets the sampling temperature follow the entropy; None keeps ``agent.temperature``, as in the paper. See
+    :mod:`stratagem.algorithms.temperature`."""
     learning_rate: float = 1e-6
     """AdamW; 1e-6 from the first author's later code, for a 3B model."""
     weight_decay: float = 0.0
@@ -106,6 +117,6 @@ class MSGRPOConfig:
             raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
-        for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations"):
+        for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations", "dynamic_groups"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more.")

@@ -51,10 +51,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratagem.agents.language import LanguageAgent
+from stratagem.agents.scoring import ScoringAgent
 from stratagem.algorithms.advantages import group_normalised
 from stratagem.algorithms.credit import discounts, token_advantages
 from stratagem.algorithms.episodes import describe_episodes
+from stratagem.algorithms.gradients import bound_gradients
 from stratagem.algorithms.losses import clipped_surrogate, clipped_value_loss
 from stratagem.algorithms.ms_grpo import Iteration
 from stratagem.algorithms.ms_grpo import check_trainable as check_sampling
@@ -64,7 +65,7 @@ from stratagem.algorithms.units import Agent, Sample, sample_units
 from stratagem.errors import ConfigError
 from stratagem.games.base import Game
 from stratagem.models.base import CriticModel, TokenRow
-from stratagem.models.heads import Heads
+from stratagem.models.heads import Heads, check_trunk
 from stratagem.rollout import Player, play_groups
 from stratagem.seeding import generator
 from stratagem.types import Step, StopReason, Trajectory
@@ -81,11 +82,7 @@ class Learner:
         Raises:
             ConfigError: the critic asks for weights apart from those that train, and there are none.
         """
-        if config.critic.trunk == "base" and not model.has_base:
-            raise ConfigError(
-                "algorithm.critic.trunk='base' reads weights that do not train, and this model has none; add "
-                "[model.lora], or set trunk to 'detached' or 'shared'."
-            )
+        check_trunk(model, config.critic)
         self.model = model
         self.config = config
         self.iteration = 0
@@ -171,25 +168,19 @@ class Learner:
             seen += sum(sample.num_seen for sample in some)
         if config.target_kl is not None and sums["approx_kl"] > config.target_kl:
             self.policy_rests = True
-        if self.policy_rests or not learns:
-            for parameter in self.parameters.values():
-                parameter.grad = None  # the optimizer leaves it as it is
-        norms = {
-            "grad_norm": torch.nn.utils.clip_grad_norm_(self.parameters.values(), config.max_grad_norm),
-            "critic_grad_norm": torch.nn.utils.clip_grad_norm_(self.critic_parameters.values(), config.max_grad_norm),
-        }
-        for name, norm in norms.items():
-            if not torch.isfinite(norm):
-                raise FloatingPointError(
-                    f"The {name} is {float(norm)} at iteration {self.iteration + 1}; expected a finite number. "
-                    'Lower algorithm.learning_rate and critic_learning_rate, or use model.dtype = "float32".'
-                )
+        norms = bound_gradients(
+            self.parameters,
+            self.critic_parameters,
+            max_norm=config.max_grad_norm,
+            learns=learns and not self.policy_rests,
+            iteration=self.iteration + 1,
+        )
         for group, rate in zip(self.optimizer.param_groups, self.rates(), strict=True):
             group["lr"] = rate
         self.optimizer.step()
         self.model.weights_changed()
         counts = {"tokens_computed": float(computed), "tokens_seen": float(seen)}
-        return {**sums, **{name: float(norm) for name, norm in norms.items()}, **counts}
+        return {**sums, **norms, **counts}
 
 
 def _unit_tensors(samples: Sequence[Sample], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -379,7 +370,7 @@ def check_trainable(agent: Agent) -> None:
     Raises:
         ConfigError: greedy or truncated sampling.
     """
-    if isinstance(agent, LanguageAgent):
+    if not isinstance(agent, ScoringAgent):
         check_sampling(agent)
     elif agent.temperature <= 0:
         raise ConfigError("agent.temperature=0 always gives the same episode, so nothing is learnt; set it above 0.")

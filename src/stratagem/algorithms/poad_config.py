@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stratagem.algorithms.checks import check_at_least_one, check_max_steps, check_positive
 from stratagem.algorithms.credit import NextValue
 from stratagem.algorithms.schedule import Decay
 from stratagem.errors import ConfigError
@@ -81,16 +81,8 @@ class POADConfig:
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that cannot learn."""
-        for name in (
-            "num_iterations",
-            "num_groups",
-            "group_size",
-            "num_epochs",
-            "num_minibatches",
-            "max_tokens_per_pass",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
+        counts = ("num_iterations", "num_groups", "group_size", "num_epochs", "num_minibatches", "max_tokens_per_pass")
+        check_at_least_one(self, *counts)
         for name in ("gamma_a", "gamma_w"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not in (0, 1]; use 1 for no discount.")
@@ -106,9 +98,7 @@ class POADConfig:
             )
         if not 0 <= self.gae_lambda <= 1:
             raise ConfigError(f"gae_lambda={self.gae_lambda!r} is not in [0, 1]; the papers use 0.95.")
-        for name in ("clip_range", "learning_rate", "critic_learning_rate", "adam_eps", "max_grad_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0 and finite.")
+        check_positive(self, "clip_range", "learning_rate", "critic_learning_rate", "adam_eps", "max_grad_norm")
         for name in ("value_clip", "target_kl"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -116,5 +106,4 @@ class POADConfig:
         for name in ("vf_coef", "ent_coef", "critic_warmup"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
+        check_max_steps(self.max_steps)

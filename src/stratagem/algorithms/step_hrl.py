@@ -29,6 +29,7 @@ Departures from the paper:
   step only, here in each.
 - ``exp`` is bounded by ``max_weight``, which the paper does not mention.
 - V(s') is read from the present model by the slow head; there is no slow copy of the model.
+- An agent without roles can be trained by the same losses (:mod:`stratagem.algorithms.flat`), to compare with.
 - Heads are as wide as :class:`.HeadConfig` says and start at zero; the authors' are as wide as the model.
 - An episode that a limit cut off counts as ended.
 """
@@ -37,29 +38,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from stratagem.agents.hierarchical import HierarchicalAgent
+from stratagem.agents.history import HistoryAgent
+from stratagem.agents.language import LanguageAgent
+from stratagem.agents.reflexion import ReflexionAgent
 from stratagem.algorithms.episodes import describe_episodes
+from stratagem.algorithms.flat import flat_samples
 from stratagem.algorithms.hierarchy import Sample, annotated_samples, played_samples
 from stratagem.algorithms.ms_grpo import Iteration
 from stratagem.algorithms.step_hrl_config import StepHRLConfig
 from stratagem.algorithms.step_hrl_learner import Learner
-from stratagem.data.alfworld_annotations import expert_episodes
-from stratagem.data.annotations import read_annotations
+from stratagem.data.annotations import AnnotatedEpisode, read_annotations
+from stratagem.data.expert import expert_episodes
 from stratagem.errors import ConfigError
 from stratagem.games.base import Game
 from stratagem.rollout import Player, play_groups
 from stratagem.seeding import generator
 from stratagem.types import Trajectory, TrajectoryGroup
 
-__all__ = ["Learner", "StepHRLConfig", "batch_of", "check_trainable", "collect", "describe_roles", "train"]
+__all__ = ["Agent", "Learner", "StepHRLConfig", "batch_of", "check_trainable", "collect", "describe_roles", "train"]
+
+Agent = HierarchicalAgent | LanguageAgent | HistoryAgent
+"""Who can be trained."""
+
+T = TypeVar("T")
 
 
-def batch_of(
-    episodes: Sequence[Sequence[Sample]], step: int, size: int, *, seed: int, stage: str
-) -> tuple[list[Sample], float]:
+def batch_of(episodes: Sequence[Sequence[T]], step: int, size: int, *, seed: int, stage: str) -> tuple[list[T], float]:
     """Return the samples of a step and how many passes over the episodes came before it; nothing is kept in between.
 
     Args:
@@ -69,7 +78,7 @@ def batch_of(
         seed: of the run.
         stage: steps of another stage are in another order.
     """
-    chosen: list[Sample] = []
+    chosen: list[T] = []
     order: np.ndarray | None = None
     for place in range(step * size, (step + 1) * size):
         epoch, position = divmod(place, len(episodes))
@@ -80,7 +89,7 @@ def batch_of(
 
 
 def collect(
-    agent: HierarchicalAgent,
+    agent: Agent,
     make_game: Callable[[], Game],
     config: StepHRLConfig,
     *,
@@ -90,10 +99,17 @@ def collect(
     max_concurrent: int = 1024,
     on_finish: Callable[[int, Trajectory], None] | None = None,
 ) -> tuple[list[TrajectoryGroup], list[Trajectory]]:
-    """Let the cloned policies play; return groups of one, and the episodes whose game failed."""
-    player = agent.with_temperatures(
-        config.collect_temperature, config.collect_low_temperature, config.collect_temperature
-    )
+    """Let the cloned policies play; return groups of one, and the episodes whose game failed.
+
+    An agent without roles has no high level to vary what is done, and plays at ``collect_temperature``.
+    """
+    player: Player
+    if isinstance(agent, HierarchicalAgent):
+        player = agent.with_temperatures(
+            config.collect_temperature, config.collect_low_temperature, config.collect_temperature
+        )
+    else:
+        player = agent.with_temperature(config.collect_temperature)
     return play_groups(
         make_game,
         [player, *opponents],
@@ -110,7 +126,7 @@ def collect(
 
 def train(
     learner: Learner,
-    agent: HierarchicalAgent,
+    agent: Agent,
     make_game: Callable[[], Game],
     *,
     seed: int,
@@ -141,7 +157,7 @@ def train(
         annotated = read_annotations(Path(config.annotations))[: config.num_expert_episodes]
     else:
         annotated = expert_episodes(make_game, config.num_expert_episodes, seed=seed, excluded_starts=excluded_starts)
-    expert = [annotated_samples(agent, episode) for episode in annotated]
+    expert = _expert_samples(agent, make_game, annotated)
     while learner.iteration < config.num_iterations:
         number = learner.iteration + 1
         clones = number <= config.bc_iterations
@@ -184,6 +200,18 @@ def train(
         yield Iteration(number, groups, advantages, failed, metrics)
 
 
+def _expert_samples(
+    agent: Agent, make_game: Callable[[], Game], annotated: Sequence[AnnotatedEpisode]
+) -> list[list[Sample]]:
+    if isinstance(agent, HierarchicalAgent):
+        return [annotated_samples(agent, episode) for episode in annotated]
+    game = make_game()
+    try:
+        return [flat_samples(agent, game, episode) for episode in annotated]
+    finally:
+        game.close()
+
+
 def describe_roles(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Return how the roles fared in episodes: subtasks, words of each, and the share that could not be used."""
     played = [t for group in groups for t in group.trajectories]
@@ -202,14 +230,15 @@ def describe_roles(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def check_trainable(agent: object) -> None:
-    """Refuse an agent whose roles cannot be trained.
+    """Refuse an agent that cannot be trained.
 
     Raises:
-        ConfigError: it has no roles, or they are on several models.
+        ConfigError: it does not write answers, or its roles are on several models.
     """
-    if not isinstance(agent, HierarchicalAgent):
+    if not isinstance(agent, Agent) or isinstance(agent, ReflexionAgent):
         raise ConfigError(
-            "algorithm.name='step_hrl' trains the roles of a hierarchical agent; set agent.name = 'hierarchical'."
+            "algorithm.name='step_hrl' trains the roles of a hierarchical agent, or to compare with it an agent that "
+            "writes its actions; set agent.name = 'hierarchical', 'language' or 'react'."
         )
-    if len({id(model) for model in agent.models.values()}) > 1:
+    if isinstance(agent, HierarchicalAgent) and len({id(model) for model in agent.models.values()}) > 1:
         raise ConfigError("The roles are on several models; expected one that all share, as it is what is trained.")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stratagem.algorithms.checks import check_at_least_one, check_max_steps, check_positive
 from stratagem.algorithms.schedule import Decay
 from stratagem.errors import ConfigError
 from stratagem.models.heads import HeadConfig
@@ -72,30 +73,15 @@ class StepHRLConfig:
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that cannot learn."""
-        for name in (
-            "num_iterations",
-            "steps_per_iteration",
-            "batch_episodes",
-            "num_expert_episodes",
-            "max_tokens_per_pass",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
+        check_at_least_one(self, "num_iterations", "steps_per_iteration", "batch_episodes", "num_expert_episodes")
+        check_at_least_one(self, "max_tokens_per_pass")
         if not 0 <= self.bc_iterations <= self.num_iterations:
             raise ConfigError(
                 f"bc_iterations={self.bc_iterations!r} is not in 0..num_iterations={self.num_iterations!r}; choose one "
                 "that is."
             )
-        for name in (
-            "bc_learning_rate",
-            "learning_rate",
-            "critic_learning_rate",
-            "max_grad_norm",
-            "awr_temperature",
-            "max_weight",
-        ):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0 and finite.")
+        check_positive(self, "bc_learning_rate", "learning_rate", "critic_learning_rate")
+        check_positive(self, "max_grad_norm", "awr_temperature", "max_weight")
         for name in ("gamma", "tau"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not in (0, 1].")
@@ -106,8 +92,7 @@ class StepHRLConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more, and finite.")
         if self.critic_warmup < 0:
             raise ConfigError(f"critic_warmup={self.critic_warmup!r} must be 0 or more.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
+        check_max_steps(self.max_steps)
 
     @property
     def num_collected(self) -> int:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from stratagem.agents.roles import ROLES
+from stratagem.algorithms.gradients import bound_gradients
 from stratagem.algorithms.hierarchy import Sample, pack_samples, unpack_samples
 from stratagem.algorithms.offline_losses import awr_weights, expectile_loss, policy_loss, q_loss
 from stratagem.algorithms.schedule import rate_factor
 from stratagem.algorithms.step_hrl_config import StepHRLConfig
-from stratagem.errors import ConfigError
 from stratagem.models.base import CriticModel, TokenRow
-from stratagem.models.heads import Heads, trunk_states
+from stratagem.models.heads import Heads, check_trunk, trunk_states
 
 __all__ = ["EndingModel", "Learner", "Memory", "Reading"]
 
@@ -91,11 +91,7 @@ class Learner:
         Raises:
             ConfigError: the critics ask for weights apart from those that train, and there are none.
         """
-        if config.critic.trunk == "base" and not model.has_base:
-            raise ConfigError(
-                "algorithm.critic.trunk='base' reads weights that do not train, and this model has none; add "
-                "[model.lora], or set trunk to 'detached' or 'shared'."
-            )
+        check_trunk(model, config.critic)
         self.model = model
         self.config = config
         self.iteration = 0
@@ -252,25 +248,17 @@ class Learner:
 
     def _step(self, *, learns: bool) -> dict[str, float]:
         """Clip, step, and return the norms of the gradients."""
-        if not learns:
-            for parameter in self.parameters.values():
-                parameter.grad = None  # the optimizer leaves it as it is
-        norms = {
-            "grad_norm": torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm),
-            "critic_grad_norm": torch.nn.utils.clip_grad_norm_(
-                self.critic_parameters.values(), self.config.max_grad_norm
-            ),
-        }
-        for name, norm in norms.items():
-            if not torch.isfinite(norm):
-                raise FloatingPointError(
-                    f"The {name} is {float(norm)} at iteration {self.iteration + 1}; expected a finite number. Lower "
-                    'the learning rates of the algorithm, or use model.dtype = "float32".'
-                )
+        norms = bound_gradients(
+            self.parameters,
+            self.critic_parameters,
+            max_norm=self.config.max_grad_norm,
+            learns=learns,
+            iteration=self.iteration + 1,
+        )
         self.optimizer.param_groups[0]["lr"] = self.policy_rate()
         self.optimizer.step()
         self.model.weights_changed()
-        return {name: float(norm) for name, norm in norms.items()}
+        return norms
 
     def forget_moments(self) -> None:
         """Start offline RL with a fresh optimizer, as a script of its own would."""

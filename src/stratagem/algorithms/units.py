@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
 from stratagem.agents.scoring import ScoringAgent, action_logprobs, action_size
 from stratagem.algorithms.poad_config import POADConfig
@@ -21,7 +22,7 @@ from stratagem.models.heads import trunk_states
 
 __all__ = ["Agent", "Sample", "Units", "sample_units"]
 
-Agent = LanguageAgent | ScoringAgent
+Agent = LanguageAgent | HistoryAgent | ScoringAgent
 
 
 @dataclass(frozen=True)
@@ -135,4 +136,4 @@ def _choices(model: CriticModel, samples: Sequence[Sample], agent: ScoringAgent,
 
 def _temperature(agent: Agent) -> float:
     # A scoring agent's temperature is that of its choice among actions, not of tokens.
-    return agent.generation.temperature if isinstance(agent, LanguageAgent) else 1.0
+    return 1.0 if isinstance(agent, ScoringAgent) else agent.generation.temperature

@@ -16,9 +16,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ __all__ = [
     "SCHEMA",
     "AnnotatedEpisode",
     "AnnotatedStep",
+    "annotation_rows",
     "check_annotations",
+    "one_subtask",
     "read_annotations",
     "write_annotations",
 ]
@@ -109,6 +112,27 @@ def write_annotations(path: Path, episodes: Sequence[AnnotatedEpisode]) -> None:
         raise RunError(f"Annotations could not be written to {str(path)!r} ({error_reason(error)}).") from error
 
 
+def annotation_rows(path: Path) -> list[Any]:
+    """Return the rows of a file as they stand in it, good or bad; :func:`check_annotations` says what is wrong.
+
+    Raises:
+        RunError: the file is missing or is not of its kind.
+    """
+    number = 0
+    try:
+        if _is_parquet(path):
+            found: list[Any] = pq.read_table(path).to_pylist()
+            return found
+        rows = []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):  # noqa: B007
+            if line.strip():
+                rows.append(json.loads(line))
+        return rows
+    except (OSError, ValueError, pa.ArrowException) as error:
+        where = f"line {number}: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise RunError(f"Annotation file {str(path)!r} cannot be read ({where}); give another, or make one.") from error
+
+
 def read_annotations(path: Path) -> list[AnnotatedEpisode]:
     """Return the episodes of a file.
 
@@ -116,26 +140,22 @@ def read_annotations(path: Path) -> list[AnnotatedEpisode]:
         RunError: it is missing, damaged, or holds rows that no agent could have lived through; the first ones are
             named with their reasons.
     """
-    try:
-        if _is_parquet(path):
-            rows = pq.read_table(path).to_pylist()
-        else:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise RunError(f"Annotation file {str(path)!r} cannot be read ({error}); give another, or make one.") from error
+    rows = annotation_rows(path)
     problems = check_annotations(rows)
     if problems or not rows:
         shown = " ".join(problems[:3]) or "It holds no row."
         raise RunError(
             f"Annotation file {str(path)!r} has {len(problems)} problem(s). {shown} Correct the file, or leave these "
-            "episodes out."
+            "episodes out; `stratagem data check-annotations` names all."
         )
+    # By their first steps: numbers of episodes repeat in a file that was put together from others.
+    begins = [number for number, row in enumerate(rows) if row["step"] == 0]
     return [
         AnnotatedEpisode(
-            **{name: first[name] for name in _EPISODE_COLUMNS},
-            steps=tuple(AnnotatedStep(**{name: row[name] for name in _STEP_COLUMNS}) for row in (first, *rest)),
+            **{name: rows[begin][name] for name in _EPISODE_COLUMNS},
+            steps=tuple(AnnotatedStep(**{name: row[name] for name in _STEP_COLUMNS}) for row in rows[begin:end]),
         )
-        for _, (first, *rest) in itertools.groupby(rows, key=lambda row: row["episode"])
+        for begin, end in itertools.pairwise([*begins, len(rows)])
     ]
 
 
@@ -155,31 +175,61 @@ def _rows(episodes: Iterable[AnnotatedEpisode]) -> list[dict[str, Any]]:
     ]
 
 
+def one_subtask(episode: AnnotatedEpisode) -> AnnotatedEpisode:
+    """Return an episode without a hierarchy: one subtask, the task, and a progress that goes through all of it.
+
+    The progress is what each completed subtask ended with, and what there is of the present one. The places that a
+    search has ticked off (``|| [Checked: shelf 1]``) go when it is over.
+    """
+    steps: list[AnnotatedStep] = []
+    past, progress = "", NOTHING
+    for step in episode.steps:
+        told = step.next_progress.partition(" || ")[0] if step.done else step.next_progress
+        after = (past or NOTHING) if told == NOTHING else f"{past} {told}".strip()
+        done = step.done and len(steps) + 1 == len(episode.steps)
+        steps.append(
+            replace(step, subtask_number=0, subtask=episode.task, progress=progress, done=done, next_progress=after)
+        )
+        progress = after
+        if step.done:
+            past = "" if after == NOTHING else after
+    return replace(episode, steps=tuple(steps))
+
+
 # ---- what is wrong with a row ----------------------------------------------------------------------------------------
 
 
-def check_annotations(rows: Sequence[dict[str, Any]] | Sequence[AnnotatedEpisode]) -> list[str]:
+def check_annotations(rows: Sequence[Any]) -> list[str]:
     """Return what is wrong, one sentence for each bad row; empty where all is well.
 
     Args:
         rows: rows as a file holds them, or episodes.
     """
-    table: list[dict[str, Any]] = [
+    table: list[Any] = [
         row for item in rows for row in (_rows([item]) if isinstance(item, AnnotatedEpisode) else [item])
     ]
     problems = []
     before: dict[str, Any] | None = None
+    known = True  # whether what came before can be compared with
     for number, row in enumerate(table):
+        if not isinstance(row, dict):
+            problems.append(f"Row {number} is {row!r}; expected an object with a value for each column.")
+            known = False
+            continue
         reason = _bad_values(row)
-        if reason is None:
+        good = reason is None
+        if good:
             after = table[number + 1] if number + 1 < len(table) else None
-            reason = _bad_place(row, before if _same_episode(before, row) else None)
-            if reason is None and not _same_episode(row, after) and row["success"] and not row["done"]:
+            readable = after is None or (isinstance(after, dict) and {"episode", "step"} <= after.keys())
+            if known or row["step"] == 0:
+                reason = _bad_place(row, before if _same_episode(before, row) else None)
+            ends = readable and not _same_episode(row, after)
+            if reason is None and ends and row["success"] and not row["done"]:
                 reason = "is the last of an episode that succeeded, but done is false; expected true"
         if reason is not None:
             place = f" (episode {row['episode']}, step {row['step']})" if {"episode", "step"} <= row.keys() else ""
             problems.append(f"Row {number}{place} {reason}.")
-        before = row
+        before, known = row, good
     return problems
 
 
@@ -198,6 +248,8 @@ def _bad_values(row: dict[str, Any]) -> str | None:
         fits = isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
         if not fits or (isinstance(value, bool) is not (kind is bool)):
             return f"has {name}={value!r}; expected {kind.__name__}"
+        if kind is float and not math.isfinite(value):
+            return f"has {name}={value!r}; expected a finite number"
         if kind is str and "\n" in value and name not in _MANY_LINES:
             return f"has a line break in {name}={value!r}; expected one line"
         if kind is str and not value.strip() and name != "scene":

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stratagem.agents.roles import NOTHING, one_line, read_start, tidy
+from stratagem.coroutines import run_coroutine
 from stratagem.data.annotations import AnnotatedEpisode, AnnotatedStep
 from stratagem.errors import ConfigError, GameError
 from stratagem.games.base import Game
@@ -130,7 +131,7 @@ def annotate(
         ModelError: the model cannot answer.
     """
     config = GenerationConfig(max_new_tokens, temperature)
-    return asyncio.run(_annotate(model, episodes, config, max_concurrent))
+    return run_coroutine(_annotate(model, episodes, config, max_concurrent))
 
 
 async def _annotate(

@@ -14,14 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stratagem.data.columns import numpy_column, take_rows
 from stratagem.errors import RunError
 from stratagem.files import atomic_write, error_reason
 from stratagem.types import Finish, Step, StopReason, Trajectory, TrajectoryGroup, generation_from_json
 
-__all__ = ["SCHEMA", "StoredGroup", "read_trajectories", "trajectory_file", "write_trajectories"]
+__all__ = [
+    "SCHEMA",
+    "StoredGroup",
+    "read_group",
+    "read_table",
+    "read_trajectories",
+    "trajectory_file",
+    "write_trajectories",
+]
 
 SCHEMA = pa.schema(
     [
@@ -151,19 +161,51 @@ def read_trajectories(paths: Path | Iterable[Path]) -> list[StoredGroup]:
     return [group for path in paths for group in _read_file(path)]
 
 
+def read_group(path: Path, group: int, episode: int | None = None) -> dict[int, tuple[Trajectory, float | None]]:
+    """Return episode -> (trajectory, advantage) of one group, or of one of its episodes; empty where there is none.
+
+    Only the parts of the file that can hold the group are read.
+
+    Args:
+        path: a trajectory file.
+        group: place of the group within its iteration.
+        episode: place of the episode within its group; None is all of them.
+
+    Raises:
+        RunError: the file is missing, damaged, or not a trajectory file.
+    """
+    by_episode: dict[int, list[dict[str, Any]]] = {}
+    for row in _read_rows(path, group=group, episode=episode):
+        by_episode.setdefault(row["episode"], []).append(row)
+    return {place: (_trajectory(rows), rows[0]["advantage"]) for place, rows in by_episode.items()}
+
+
+def read_table(path: Path, *, group: int | None = None, episode: int | None = None) -> pa.Table:
+    """Return a Parquet file with columns ``group`` and ``episode``, or the rows of one group or episode.
+
+    Raises:
+        OSError: the file is missing.
+        pyarrow.ArrowException: it is damaged, or lacks the columns.
+    """
+    with pq.ParquetFile(path) as file:
+        if group is None:
+            return file.read()
+        column = file.schema_arrow.names.index("group")
+        kept = []
+        for number in range(file.num_row_groups):
+            bounds = file.metadata.row_group(number).column(column).statistics
+            if bounds is None or not bounds.has_min_max or bounds.min <= group <= bounds.max:
+                kept.append(number)
+        table = file.read_row_groups(kept, use_threads=False)
+    wanted = numpy_column(table.column("group")) == group
+    if episode is not None:
+        wanted &= numpy_column(table.column("episode")) == episode
+    return take_rows(table, np.flatnonzero(wanted))
+
+
 def _read_file(path: Path) -> list[StoredGroup]:
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"Trajectory file {str(path)!r} cannot be read ({error}); restore it from a copy.") from error
-    if not table.schema.equals(_schema(set(table.schema.names))):
-        missing = sorted(set(SCHEMA.names) - set(table.schema.names))
-        raise RunError(
-            f"{str(path)!r} is no trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
-            "read it with the version that its run's provenance.json names."
-        )
     groups: dict[tuple[int, int], dict[int, list[dict[str, Any]]]] = {}
-    for row in table.to_pylist():
+    for row in _read_rows(path):
         groups.setdefault((row["iteration"], row["group"]), {}).setdefault(row["episode"], []).append(row)
     return [
         StoredGroup(
@@ -174,6 +216,21 @@ def _read_file(path: Path) -> list[StoredGroup]:
         )
         for (iteration, index), episodes in groups.items()
     ]
+
+
+def _read_rows(path: Path, *, group: int | None = None, episode: int | None = None) -> list[dict[str, Any]]:
+    try:
+        table = read_table(path, group=group, episode=episode)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise RunError(f"Trajectory file {str(path)!r} cannot be read ({error}); restore it from a copy.") from error
+    if not table.schema.equals(_schema(set(table.schema.names))):
+        missing = sorted(set(SCHEMA.names) - set(table.schema.names))
+        raise RunError(
+            f"{str(path)!r} is no trajectory file of this version (missing columns: {', '.join(missing) or 'none'}); "
+            "read it with the version that its run's provenance.json names."
+        )
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def _schema(names: set[str]) -> pa.Schema:

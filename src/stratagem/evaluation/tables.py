@@ -12,7 +12,16 @@ from stratagem.errors import ConfigError
 from stratagem.evaluation.panels import EvaluationResult
 from stratagem.evaluation.statistics import Interval, Summary, paired_difference
 
-__all__ = ["Table", "comparison_table", "difference", "format_interval", "format_share", "results_table"]
+__all__ = [
+    "Table",
+    "comparison_table",
+    "difference",
+    "format_endings",
+    "format_interval",
+    "format_share",
+    "format_std",
+    "results_table",
+]
 
 _NONE = "-"
 
@@ -35,6 +44,25 @@ def format_share(share: float | None) -> str:
     ('50.0%', '-')
     """
     return _NONE if share is None else f"{share:.1%}"
+
+
+def format_endings(stop_reasons: Mapping[str, int]) -> str:
+    """Return how episodes ended, the most frequent reason first.
+
+    >>> format_endings({"max_steps": 5, "terminated": 45})
+    'terminated 45, max_steps 5'
+    """
+    ordered = sorted(stop_reasons.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} {count}" for reason, count in ordered) or _NONE
+
+
+def format_std(std: float | None) -> str:
+    """Return a standard deviation; of one episode there is none.
+
+    >>> format_std(0.5), format_std(None)
+    ('0.500', '-')
+    """
+    return _NONE if std is None else f"{std:.3f}"
 
 
 @dataclass(frozen=True)
@@ -77,17 +105,22 @@ def results_table(results: Mapping[str, Sequence[EvaluationResult]]) -> Table:
         (
             f"{result.panel} ({label})" if len(results) > 1 else result.panel,
             format_interval(result.mean, result.interval),
+            format_std(result.std),
             format_share(result.success_rate),
             format_share(result.share_of_optimum),
             format_share(result.invalid_action_rate),
             f"{result.mean_episode_length:.1f}",
             f"{result.tokens_per_step:.1f}",
             str(result.num_episodes),
+            format_endings(result.stop_reasons),
         )
         for label, of_agent in results.items()
         for result in of_agent
     ]
-    headers = ("Panel", "Return [95%]", "Success", "Of optimum", "Invalid", "Steps", "Tokens/step", "Episodes")
+    headers = (
+        *("Panel", "Return [95%]", "Std", "Success", "Of optimum", "Invalid", "Steps", "Tokens/step", "Episodes"),
+        "Ended by",
+    )
     return Table(headers, tuple(rows))
 
 

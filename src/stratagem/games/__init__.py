@@ -20,6 +20,7 @@ from stratagem.games.alfworld import ALFWorld
 from stratagem.games.base import Game, GameStep
 from stratagem.games.frozen_lake import FrozenLake
 from stratagem.games.overcooked import Overcooked
+from stratagem.games.scienceworld import ScienceWorld
 from stratagem.games.snake import Snake
 from stratagem.games.virtualhome import VirtualHome
 
@@ -31,6 +32,7 @@ GAMES: dict[str, type[Game]] = {
     "snake": Snake,
     "virtualhome": VirtualHome,
     "alfworld": ALFWorld,
+    "scienceworld": ScienceWorld,
 }
 
 _KINDS: dict[Any, tuple[Any, str]] = {
@@ -61,6 +63,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ALFWorld-Generated": ("alfworld", {"source": "generated", "split": "train"}),
     "ALFWorld-Generated-Unseen": ("alfworld", {"source": "generated", "split": "valid_unseen"}),
     "ALFWorld": ("alfworld", {"source": "data"}),
+    "ScienceWorld": ("scienceworld", {"split": "train"}),
+    "ScienceWorld-Seen": ("scienceworld", {"split": "seen"}),
+    "ScienceWorld-Unseen": ("scienceworld", {"split": "unseen"}),
 }
 
 

@@ -48,6 +48,8 @@ class Game(ABC):
     num_players: int = 1
     max_steps: int = 100
     """The game truncates an episode after this many steps."""
+    max_concurrent: int | None = None
+    """So many games at most are played at once in a process, where each holds much; None is no limit."""
 
     @abstractmethod
     def reset(self, *, seed: int, course: int = 0) -> tuple[str, ...]:

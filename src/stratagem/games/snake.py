@@ -31,7 +31,18 @@ from stratagem.errors import ConfigError, GameError
 from stratagem.games.base import Game, GameStep, check_joint_action
 from stratagem.seeding import generator
 
-__all__ = ["ACTIONS", "Outcome", "Snake", "State", "advance", "grow", "neighbours", "place_apples", "plan", "sensible_moves"]
+__all__ = [
+    "ACTIONS",
+    "Outcome",
+    "Snake",
+    "State",
+    "advance",
+    "grow",
+    "neighbours",
+    "place_apples",
+    "plan",
+    "sensible_moves",
+]
 
 ACTIONS = ("up", "down", "left", "right")
 
@@ -307,7 +318,7 @@ class Snake(Game):
         rng = generator(int(seed), "snake", "start")
         order = rng.permutation(len(self._table)).tolist()
         apples, heads = order[: self.num_apples], order[self.num_apples : self.num_apples + self.num_players]
-        snakes = tuple((head,) for head in heads)
+        snakes: tuple[tuple[int, ...], ...] = tuple((head,) for head in heads)
         if self.start_length > 1:
             snakes = grow(snakes, set(apples), self.start_length, self._table, rng)
         self._state = State(snakes, tuple(sorted(apples)))

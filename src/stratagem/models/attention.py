@@ -8,22 +8,26 @@ one, the batch is one packed row of nodes, and each node attends to its ancestor
 The kernel is written out as matrix products with its own backward pass: per block it needs one [heads, block, keys]
 score matrix, and gradients of keys and values are added in place, where automatic differentiation of a gather would
 make a full-size tensor for every block. Query heads that share a key head are folded into the rows of one product.
+Training on a GPU uses one fused kernel instead (:mod:`stratagem.models.flex`).
 
 Notation: N nodes, H query heads, h key heads, D head width, B block rows, K block keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from stratagem.models.flex import MIN_WIDTH, flex_tree_attention, tree_block_mask
 from stratagem.models.tree import TokenTree, attention_blocks
 
 __all__ = [
@@ -52,20 +56,44 @@ class Block:
     """[B, K] 0 where a node attends, -inf elsewhere."""
 
 
-class TreeLayout:
-    """The blocks of a tree, made once for a batch and used by all layers."""
+@dataclass(frozen=True)
+class Fork:
+    """Queries that share a beginning and then have keys of their own, as many as the longest: W, the rest masked."""
 
-    def __init__(self, tree: TokenTree, *, block_size: int = 64, device: torch.device | str = "cpu") -> None:
-        """Prepare a layout; blocks are made when the first layer asks for its window."""
+    start: int
+    stop: int
+    trunk: Tensor
+    """[h * S] the S shared keys in each key head: row numbers of the keys seen as [capacity * h, D]."""
+    own: Tensor
+    """[h * B * W] the same of the others."""
+    bias: Tensor
+    """[B, W] 0 where a query attends to its own key, -inf where there is none."""
+
+
+class TreeLayout:
+    """Who attends to whom in a tree, made once for a batch and used by all layers."""
+
+    def __init__(
+        self, tree: TokenTree, *, block_size: int = 64, device: torch.device | str = "cpu", fused: bool | None = None
+    ) -> None:
+        """Prepare a layout; blocks are made when the first layer asks for its window.
+
+        Args:
+            tree: the tree.
+            block_size: nodes in a block.
+            device: of the model.
+            fused: attend in one kernel (:mod:`stratagem.models.flex`); None does where it can be compiled, on CUDA.
+        """
         self._tree = tree
         self._block_size = block_size
         self._device = torch.device(device)
         self._blocks: dict[int | None, list[Block]] = {}
+        self._masks: dict[int | None, BlockMask] = {}
+        self.fused = self._device.type == "cuda" and find_spec("triton") is not None if fused is None else fused
 
     def blocks(self, window: int | None) -> list[Block]:
         """Return the blocks of a layer with this sliding window (None: full attention)."""
-        if window is not None and window > int(self._tree.depths.max()):
-            window = None  # no row is long enough to feel it
+        window = self._felt(window)
         if window not in self._blocks:
             self._blocks[window] = [
                 make_block(block.start, block.stop, block.keys, block.mask, self._device)
@@ -74,6 +102,17 @@ class TreeLayout:
                 )
             ]
         return self._blocks[window]
+
+    def block_mask(self, window: int | None) -> BlockMask:
+        """Return the same for the fused kernel."""
+        window = self._felt(window)
+        if window not in self._masks:
+            self._masks[window] = tree_block_mask(self._tree, window=window, device=self._device)
+        return self._masks[window]
+
+    def _felt(self, window: int | None) -> int | None:
+        """Return None for a window that no row is long enough to feel."""
+        return None if window is not None and window > int(self._tree.depths.max()) else window
 
 
 class KeyValueStore:
@@ -84,9 +123,11 @@ class KeyValueStore:
         self.keys = keys
         self.values = values
         self.slots: Tensor = torch.empty(0, dtype=torch.int64)
-        self._blocks: dict[int | None, list[Block]] = {}
+        self._blocks: dict[int | None, Sequence[Block | Fork]] = {}
 
-    def set_batch(self, slots: Tensor, make_blocks: Callable[[int | None], list[Block]], max_depth: int) -> None:
+    def set_batch(
+        self, slots: Tensor, make_blocks: Callable[[int | None], Sequence[Block | Fork]], max_depth: int
+    ) -> None:
         """Describe the next forward pass.
 
         Args:
@@ -98,7 +139,7 @@ class KeyValueStore:
         self._make_blocks, self._max_depth = make_blocks, max_depth
         self._blocks = {}
 
-    def blocks(self, window: int | None) -> list[Block]:
+    def blocks(self, window: int | None) -> Sequence[Block | Fork]:
         """Return the blocks for a layer with this sliding window (None: full attention)."""
         if window is not None and window > self._max_depth:
             window = None  # no row is long enough to feel it
@@ -107,7 +148,7 @@ class KeyValueStore:
         return self._blocks[window]
 
 
-def make_block(start: int, stop: int, keys: Any, mask: Any, device: torch.device) -> Block:
+def make_block(start: int, stop: int, keys: Any, mask: Any, device: torch.device | str) -> Block:
     """Turn index and mask arrays into tensors."""
     bias = torch.zeros(mask.shape, dtype=torch.float32)
     bias.masked_fill_(~torch.from_numpy(mask), float("-inf"))
@@ -174,17 +215,45 @@ class _TreeAttention(torch.autograd.Function):
         return grad_query.mul_(ctx.scale), grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, blocks: list[Block]) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, blocks: Sequence[Block | Fork]) -> Tensor:
     """Attend with a query that carries the scale already."""
     num_key_heads = key.shape[1]
     output = torch.empty_like(query)
     for block in blocks:
         rows = slice(block.start, block.stop)
+        if isinstance(block, Fork):
+            output[rows] = _attend_fork(query[rows], key, value, block)
+            continue
         block_key = key.index_select(0, block.keys).transpose(0, 1)
         block_value = value.index_select(0, block.keys).transpose(0, 1)
         p = _probabilities(_fold(query[rows], num_key_heads), block_key, block.bias)
         output[rows] = _unfold(torch.bmm(p, block_value), block.stop - block.start)
     return output
+
+
+def _attend_fork(query: Tensor, key: Tensor, value: Tensor, fork: Fork) -> Tensor:
+    """Attend with the queries of a fork, [B, H, D]: two products for each of its parts, one softmax over both."""
+    count, heads, size = query.shape
+    num_key_heads = key.shape[1]
+    share, shared, width = heads // num_key_heads, len(fork.trunk) // num_key_heads, fork.bias.shape[1]
+
+    def parts(table: Tensor) -> tuple[Tensor, Tensor]:
+        flat = table.view(-1, size)
+        trunk = flat.index_select(0, fork.trunk).view(num_key_heads, shared, size)
+        return trunk, flat.index_select(0, fork.own).view(num_key_heads * count, width, size)
+
+    folded = query.view(count, num_key_heads, share, size).transpose(0, 1).reshape(num_key_heads * count, share, size)
+    trunk_key, own_key = parts(key)
+    trunk_scores = torch.bmm(folded.view(num_key_heads, count * share, size), trunk_key.transpose(1, 2))
+    own_scores = torch.bmm(folded, own_key.transpose(1, 2)).view(num_key_heads, count, share, width)
+    scores = torch.cat(
+        (trunk_scores.view(num_key_heads, count, share, shared), own_scores + fork.bias[:, None]), dim=-1
+    )
+    p = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    trunk_value, own_value = parts(value)
+    mixed = torch.bmm(p[..., :shared].flatten(1, 2), trunk_value).view(num_key_heads * count, share, size)
+    mixed = mixed + torch.bmm(p[..., shared:].flatten(0, 1), own_value)
+    return mixed.view(num_key_heads, count, share, size).transpose(0, 1).reshape(count, heads, size)
 
 
 def tree_attention_forward(
@@ -230,6 +299,9 @@ def tree_attention_forward(
         )
         return plain
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if isinstance(tree, TreeLayout) and tree.fused and query.shape[-1] >= MIN_WIDTH:
+        attended = flex_tree_attention(query, key, value, tree.block_mask(sliding_window), scale)
+        return attended.transpose(1, 2), None
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     blocks = tree.blocks(sliding_window)
     if isinstance(tree, KeyValueStore):

@@ -84,6 +84,10 @@ class Request:
     """Text the assistant's turn begins with; part of the prompt, never trained."""
     expected: tuple[str, ...] = ()
     """Completions that are likely; a model in this process computes them ahead. They never change what is drawn."""
+    sampled: tuple[tuple[int, ...], ...] = ()
+    """Ids of the assistant's turns in ``messages``, in order, as sampled after ``assistant_prefix``; a model in this
+    process puts them into the prompt instead of tokenising their text again. An empty entry is tokenised, and so is
+    every turn where this is empty."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +167,13 @@ class TrainableModel(LanguageModel, Protocol):
         """Cut rows into micro-batches of at most ``max_tokens`` computed tokens; lists of row numbers."""
         ...
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "") -> tuple[int, ...]:
-        """Return the ids of a chat up to where the assistant goes on."""
+    def encode_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        assistant_prefix: str = "",
+        sampled: Sequence[tuple[int, ...]] = (),
+    ) -> tuple[int, ...]:
+        """Return the ids of a chat up to where the assistant goes on; ``sampled`` as in :class:`Request`."""
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:

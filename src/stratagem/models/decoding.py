@@ -5,8 +5,10 @@ only the rest is computed. So the static prompt is computed once, equal states o
 equal advance as one row: each request draws its own uniform number against the shared distribution of its node, and the
 trie branches where the draws differ. That is exact, since a causal model's distribution depends on the path alone.
 
-Every pass takes whatever waits, prompts and completions mixed (continuous batching). Storage is allocated once; when it
-is full, nodes that no running request needs are dropped, and computed again if they are ever needed.
+Every pass takes whatever waits, prompts and completions mixed (continuous batching), up to a number of tokens. Requests
+that draw go first; a prompt that does not fit into the rest is computed in pieces over several passes, each of which
+attends to the earlier ones through the store. Storage is allocated once; when it is full, nodes that no running request
+needs are dropped, and computed again if they are ever needed.
 
 A request may say which completions it expects (an agent knows the legal words). Their tokens are computed in the pass
 of the prompt, so a short answer takes one pass instead of one for each token. Nothing that is drawn depends on it.
@@ -19,22 +21,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stratagem.errors import ModelError
-from stratagem.models.attention import Block, KeyValueStore, make_block
+from stratagem.models.attention import Block, Fork, KeyValueStore
 from stratagem.models.base import GenerationConfig
 from stratagem.models.distribution import Distribution, Key, distributions, key_of
 from stratagem.models.frozen import LOST, ROOT, FrozenStates
+from stratagem.models.pass_blocks import fork_blocks, union_blocks
 from stratagem.types import Finish
 
 __all__ = ["Row", "SamplerStats", "TreeSampler"]
-
-_BLOCK_ROWS = 128
-_BLOCK_OVERHEAD = 2000  # cost of one more attention block, in (query, key) pairs; measured on 2 cores
 
 
 class _Node:
@@ -80,6 +81,11 @@ class _Entry:
     keep_hidden: bool
     """Its next token may be drawn."""
 
+    def path(self, window: int | None) -> np.ndarray:
+        """Return the slots that it attends to in a layer with this sliding window."""
+        first = 0 if window is None else max(0, self.depth + 1 - window)
+        return self.slots[first : self.depth + 1]
+
 
 @dataclass
 class SamplerStats:
@@ -118,7 +124,7 @@ class TreeSampler:
             stop_ids: tokens that end a completion and stay in it.
             decode: ids -> text, for stop texts.
             context_length: prompt and completion together.
-            max_tokens_per_pass: prompts beyond it wait for the next pass, so that a pass stays in the caches.
+            max_tokens_per_pass: at least 1; no pass computes more, so its memory is bounded and it stays in the caches.
             distribution_bytes: memory for kept distributions.
             frozen: keeps for the learner what the layers below it made of each token; cleared with the sampler.
         """
@@ -208,9 +214,9 @@ class TreeSampler:
         Raises:
             ModelError: a single request does not fit into the store.
         """
-        selected, pending = self._select()
-        if pending:
-            self._compute(pending)
+        selected, chains = self._select()
+        if chains:
+            self._compute(chains)
         waiting = selected
         while waiting:  # each turn draws a token or more, or leaves the row to the next pass
             self._distribute(waiting)
@@ -223,19 +229,21 @@ class TreeSampler:
             self._rows = [row for row in self._rows if id(row) not in gone]
         return finished
 
-    def _select(self) -> tuple[list[Row], list[_Entry]]:
+    def _select(self) -> tuple[list[Row], list[list[_Entry]]]:
         """Choose rows for this pass and give slots to the nodes they lack.
 
         Returns:
-            The rows, and what to compute, relatives side by side.
+            The rows (one of them may get but a piece of its prompt), and what to compute for each.
         """
         selected: list[Row] = []
         chains: list[list[_Entry]] = []
         claimed: dict[_Node, _Entry] = {}  # what the rows selected so far will compute; equal rows wait for it too
         count = 0
-        for row in self._rows:
+        # Rows that lack one token go first, so that a long prompt delays nobody who draws.
+        for row in sorted(self._rows, key=lambda row: row.ready < len(row.nodes) - 1):
             missing = self._missing(row, claimed)
-            if selected and count + len(missing) > self._max_tokens:
+            room = self._max_tokens - count
+            if missing and not room:
                 break
             if sum(row.nodes[depth].slot < 0 for depth in missing) > len(self._free):
                 kept = self._evict([*selected, row])
@@ -249,27 +257,25 @@ class TreeSampler:
                         f"A request of {len(row.nodes)} tokens does not fit into the store of {self._capacity} tokens. "
                         "Raise model.cache_tokens."
                     )
-            for depth in missing:
+            part = missing[:room]
+            for depth in part:
                 node = row.nodes[depth]
                 if node.slot < 0:
                     node.slot = self._free.pop()
                 row.slots[depth] = node.slot
-            if missing:
+            row.ready = len(row.nodes) if len(part) == len(missing) else missing[len(part)]
+            if part:
                 first = len(row.prompt_ids) - 1
-                chain = [
-                    _Entry(row.nodes[d], row.nodes[d - 1] if d else None, row.slots, d, d >= first) for d in missing
-                ]
-                chain.extend(self._ahead(row))
+                chain = [_Entry(row.nodes[d], row.nodes[d - 1] if d else None, row.slots, d, d >= first) for d in part]
+                if row.ready == len(row.nodes):
+                    chain.extend(islice(self._ahead(row), room - len(part)))
                 claimed.update((entry.node, entry) for entry in chain)
                 chains.append(chain)
                 count += len(chain)
             if row.nodes[-1] in claimed:
                 claimed[row.nodes[-1]].keep_hidden = True  # it may lie inside the prompt of the row that computes it
-            row.ready = len(row.nodes)
             selected.append(row)
-        # Slots are given in the order of computation, so relatives have near slots: fewer keys for each block.
-        chains.sort(key=lambda chain: int(chain[0].slots[chain[0].depth - 1]) if chain[0].depth else -1)
-        return selected, [entry for chain in chains for entry in chain]
+        return selected, chains
 
     def _ahead(self, row: Row) -> Iterator[_Entry]:
         """Give slots to the tokens of expected completions, while there are some to spare."""
@@ -324,13 +330,27 @@ class TreeSampler:
                 self._enter(row)
         return wanted
 
-    def _compute(self, pending: list[_Entry]) -> None:
+    def _compute(self, chains: list[list[_Entry]]) -> None:
         """Run the model over the pending nodes."""
+        # Rows that advance by a token first, equal paths side by side; then the others, also with relatives side by
+        # side: slots are given in the order of computation, so theirs are near.
+        single = [chain for chain in chains if len(chain) == 1]
+        single.sort(key=lambda chain: chain[0].path(None).tobytes())
+        others = [chain for chain in chains if len(chain) > 1]
+        others.sort(key=lambda chain: int(chain[0].slots[chain[0].depth - 1]) if chain[0].depth else -1)
+        pending = [entry for chain in (*single, *others) for entry in chain]
         ids = torch.tensor([entry.node.token for entry in pending], device=self._device)
         positions = torch.tensor([entry.depth for entry in pending], device=self._device)
         slots = torch.tensor([entry.node.slot for entry in pending], device=self._device)
         deepest = max(entry.depth for entry in pending)
-        self._store.set_batch(slots, lambda window: self._blocks(pending, window), deepest)
+
+        def blocks(window: int | None) -> list[Block | Fork]:
+            paths = [entry.path(window) for entry in pending]
+            ends = len(single)
+            forks = fork_blocks(paths[:ends], 0, self._store.keys[0].shape[1], self._device)
+            return [*forks, *union_blocks(paths[ends:], ends, self._capacity, self._device)]
+
+        self._store.set_batch(slots, blocks, deepest)
         hidden = self._forward(ids, positions, self._store)
         if self._frozen is not None:
             self._keep_frozen(self._frozen, pending)
@@ -344,45 +364,9 @@ class TreeSampler:
         if self._frozen_is_old:
             frozen.clear()
             self._frozen_is_old = False
-        for entry in pending:
+        for entry in sorted(pending, key=lambda entry: entry.depth):  # parents before their children
             entry.node.frozen = frozen.place(entry.parent.frozen if entry.parent else ROOT, entry.node.token)
         frozen.keep([entry.node.frozen for entry in pending])
-
-    def _blocks(self, pending: list[_Entry], window: int | None) -> list[Block]:
-        """Cut the pending nodes into attention blocks whose keys are slots of the store."""
-        column = np.full(self._capacity, -1, dtype=np.int64)
-        blocks: list[Block] = []
-        start = 0
-        keys: list[np.ndarray] = []
-        queries: list[np.ndarray] = []
-        width = 0
-
-        def close(stop: int) -> None:
-            nonlocal width, start
-            everything = np.concatenate(keys)
-            mask = np.zeros((stop - start, width), dtype=bool)
-            for number, path in enumerate(queries):
-                mask[number, column[path]] = True
-            blocks.append(make_block(start, stop, everything, mask, self._device))
-            column[everything] = -1
-            keys.clear()
-            queries.clear()
-            width, start = 0, stop
-
-        for number, entry in enumerate(pending):
-            first = 0 if window is None else max(0, entry.depth + 1 - window)
-            path = entry.slots[first : entry.depth + 1]
-            new = path[column[path] < 0]
-            count = number - start
-            if count and (count >= _BLOCK_ROWS or (count + 1) * len(new) + width > len(path) + _BLOCK_OVERHEAD):
-                close(number)
-                new = path
-            column[new] = np.arange(width, width + len(new))
-            width += len(new)
-            keys.append(new)
-            queries.append(path)
-        close(len(pending))
-        return blocks
 
     def _distribute(self, rows: list[Row]) -> None:
         """Make the distributions that these rows will draw from."""

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from stratagem.errors import ConfigError
 from stratagem.models.base import CriticModel, LabelHidden, TokenRow
 
-__all__ = ["HeadConfig", "Heads", "Trunk", "trunk_states"]
+__all__ = ["HeadConfig", "Heads", "Trunk", "check_trunk", "trunk_states"]
 
 Trunk = Literal["shared", "detached", "base"]
 """Whose hidden states the heads read."""
@@ -148,6 +148,19 @@ class Heads:
             )
         for name, tensor in mine.items():
             tensor.copy_(tensors[name])
+
+
+def check_trunk(model: CriticModel, config: HeadConfig) -> None:
+    """Refuse heads that read weights which do not exist.
+
+    Raises:
+        ConfigError: they ask for a model without its adapter, and there is no adapter.
+    """
+    if config.trunk == "base" and not model.has_base:
+        raise ConfigError(
+            "algorithm.critic.trunk='base' reads weights that do not train, and this model has none; add "
+            "[model.lora], or set trunk to 'detached' or 'shared'."
+        )
 
 
 def _perceptron(width: int, layers: Sequence[int], outputs: int) -> nn.Sequential:

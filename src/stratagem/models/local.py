@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from stratagem.models.attention import TREE_ATTENTION, KeyValueStore, TreeLayout
 from stratagem.models.base import Completion, GenerationConfig, Request
 from stratagem.models.batch import Batch, row_batch, softcap, tree_batch
 from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
+from stratagem.models.chat import ChatEncoder
 from stratagem.models.decoding import Row, TreeSampler
 from stratagem.models.frozen import FrozenStates, freeze_below
 from stratagem.models.tree import Row as TreeRow
@@ -43,22 +43,15 @@ class LocalModel:
         """Wrap a loaded model; :meth:`load` does it by name.
 
         Raises:
-            ConfigError: the tokenizer has no chat template, or the settings do not go together.
+            ConfigError: the settings do not go together.
         """
-        if not tokenizer.chat_template:
-            raise ConfigError(
-                f"Model {config.name!r} has no chat template; expected an instruction-tuned model. Choose one, or put "
-                "a chat_template.jinja into its folder."
-            )
         self.name = config.name
         self.config = config
         self.tokenizer = tokenizer
+        self._chat = ChatEncoder(tokenizer, config.name)
         self.device = torch.device(config.device)
         model.to(self.device)
         model.eval()  # no dropout anywhere: the sampling and the training distribution must be one
-        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-        # The longest first, so that a token that begins with another one is taken whole.
-        self._special = sorted(special, key=lambda token: (-len(token), token))
         self.context_length = int(getattr(model.config, "max_position_embeddings", 4096))
         self.tree_refused = why_no_tree(model)
         if self.tree_refused is None:
@@ -102,7 +95,6 @@ class LocalModel:
         self._sampler: TreeSampler | None = None
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._engine: asyncio.Task[None] | None = None
-        self._encoded: dict[Any, tuple[int, ...]] = {}
         self.version = 0
         """Counts the calls of :meth:`weights_changed`."""
 
@@ -120,48 +112,18 @@ class LocalModel:
 
     # ---- tokens and text ---------------------------------------------------------------------------------------
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], assistant_prefix: str = "") -> tuple[int, ...]:
-        """Return the ids of a chat up to where the assistant goes on.
-
-        Control tokens come from the chat template and the prefix alone: one that is spelled out in a message, such as
-        ``<|im_end|>`` in a game's text, is tokenised as the letters that it is and ends no turn.
-        """
-        key = (tuple(messages), assistant_prefix)
-        known = self._encoded.get(key)
-        if known is None:
-            marks = self._marks([content for _, content in messages])
-            turns = [{"role": role, "content": _replace(content, marks)} for role, content in messages]
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            text = f"{text}{assistant_prefix}"
-            if not marks:
-                known = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
-            else:
-                spelled = {mark: token for token, mark in marks.items()}
-                known = ()
-                for part in re.split(f"([{''.join(spelled)}])", text):
-                    ids = self.tokenizer(
-                        spelled.get(part, part), add_special_tokens=False, split_special_tokens=part in spelled
-                    ).input_ids
-                    known += tuple(ids)
-            if len(self._encoded) > 20_000:
-                self._encoded.clear()
-            self._encoded[key] = known
-        return known
-
-    def _marks(self, contents: Sequence[str]) -> dict[str, str]:
-        """Return special tokens that are spelled out in texts -> a character for each that stands in none of them."""
-        text = "".join(contents)
-        found = [token for token in self._special if token in text]
-        unused = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
-        return dict(zip(found, unused, strict=False))
+    def encode_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        assistant_prefix: str = "",
+        sampled: Sequence[tuple[int, ...]] = (),
+    ) -> tuple[int, ...]:
+        """Return the ids of a chat up to where the assistant goes on; see :mod:`stratagem.models.chat`."""
+        return self._chat.encode_chat(messages, assistant_prefix, sampled, stop_ids=self.stop_ids)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text: no special tokens around it, and none that is only spelled out in it."""
-        known = self._encoded.get(text)
-        if known is None:
-            ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
-            known = self._encoded[text] = tuple(ids)
-        return known
+        return self._chat.encode(text)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids, special tokens visible unless asked otherwise."""
@@ -218,7 +180,7 @@ class LocalModel:
                     if len(self._waiting) == count:
                         break
                 for request, future in self._waiting:
-                    ids = self.encode_chat(request.messages, request.assistant_prefix)
+                    ids = self.encode_chat(request.messages, request.assistant_prefix, request.sampled)
                     row = self.sampler.submit(
                         ids, request.config, request.uniforms, tuple(map(self.encode, request.expected))
                     )
@@ -457,9 +419,3 @@ def check_device(device: str) -> None:
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"model.device={device!r} but torch sees no CUDA device; set it to 'cpu'.")
-
-
-def _replace(text: str, marks: Mapping[str, str]) -> str:
-    for token, mark in marks.items():
-        text = text.replace(token, mark)
-    return text

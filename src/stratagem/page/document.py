@@ -138,15 +138,17 @@ def _markdown(run: RunData, context: dict[str, Any]) -> str:
             (
                 row["when"],
                 format_interval(row["mean"], row["interval"]),
+                format_number(row["std"]),
                 format_share(row["success"]),
                 format_share(row["optimum"]),
                 format_share(row["invalid"]),
                 format_number(row["steps"]),
                 str(row["count"]),
+                row["endings"],
             )
             for row in panel["rows"]
         )
-        headers = ("When", "Return [95%]", "Success", "Of optimum", "Invalid", "Steps", "Episodes")
+        headers = ("When", "Return [95%]", "Std", "Success", "Of optimum", "Invalid", "Steps", "Episodes", "Ended by")
         lines += [f"## {_plain(panel['name'])}", Table(headers, cells).markdown()]
     rows = run.metrics.rows()
     curves = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,15 @@ from typing import Any
 from markupsafe import Markup
 from starlette.requests import Request
 
+from stratagem.data.token_logprobs import ANSWER
 from stratagem.errors import RunError
+from stratagem.page.answers import candidates_of, tokens_of
 from stratagem.page.boards import draw_board, grid_of
+from stratagem.page.changes import SCALE, Colouring, colouring_of, summed, words
 from stratagem.page.data import Library, RunData
 from stratagem.page.episodes import episode_url, evaluation_url, group_url, summed_up
 from stratagem.page.runs import run_url
-from stratagem.page.store import StoredEpisode
+from stratagem.page.store import EpisodeRow, StoredEpisode
 from stratagem.page.tokens import TokenReader, find_tokenizer
 from stratagem.types import Generation, Step, Trajectory
 
@@ -25,6 +27,8 @@ __all__ = ["frames", "show", "show_evaluated", "show_group"]
 _SIDE_BY_SIDE = 24
 """Episodes of a group on one page."""
 _LEVELS = 4
+_ROLES = {"high": "names the subtask", "progress": "sums up the last action", "low": "acts"}
+"""What the roles of a hierarchical agent do (:mod:`stratagem.agents.hierarchical`)."""
 
 
 def show(library: Library, request: Request) -> dict[str, Any]:
@@ -35,8 +39,13 @@ def show(library: Library, request: Request) -> dict[str, Any]:
     scale = max((abs(row.advantage) for row in run.store.index(iteration) if row.advantage is not None), default=0.0)
     members = [row for row in run.store.index(iteration) if row.group == group]
     place = next((n for n, row in enumerate(members) if row.episode == episode), 0)
+    colouring = colouring_of(run, request, iteration, group, episode)
+
+    def url(row: EpisodeRow) -> str:
+        return episode_url(run, row) + colouring.query
+
     return {
-        **_film(run, stored, scale),
+        **_film(run, stored, scale, colouring),
         "title": f"Iteration {iteration}, group {group}, episode {episode}",
         "crumbs": [
             ("Runs", "/"),
@@ -44,8 +53,8 @@ def show(library: Library, request: Request) -> dict[str, Any]:
             (f"iteration {iteration}", f"{run_url(run)}/episodes?from={iteration}&to={iteration}"),
             (f"group {group}", group_url(run, iteration, group)),
         ],
-        "before": episode_url(run, members[place - 1]) if place else None,
-        "after": episode_url(run, members[place + 1]) if place + 1 < len(members) else None,
+        "before": url(members[place - 1]) if place else None,
+        "after": url(members[place + 1]) if place + 1 < len(members) else None,
     }
 
 
@@ -126,16 +135,17 @@ def frames(run: RunData | None, trajectory: Trajectory) -> list[Markup]:
     return found
 
 
-def _film(run: RunData, stored: StoredEpisode, scale: float) -> dict[str, Any]:
+def _film(run: RunData, stored: StoredEpisode, scale: float, colouring: Colouring | None = None) -> dict[str, Any]:
     trajectory = stored.trajectory
     model = run.setting("model.name")
     reader = _tokenizer(run.path, model if isinstance(model, str) else None, run.state == "finished")
-    tint = _tint(stored.advantage, scale)
+    by_change = colouring is not None and colouring.by_change
     boards = frames(run, trajectory)
     total = 0.0
     steps = []
     for number, step in enumerate(trajectory.steps):
         total += step.reward + step.invalid_penalty + step.shaping
+        answer = _answer(stored, number, ANSWER, step, reader, colouring)
         steps.append(
             {
                 "number": number + 1,
@@ -147,13 +157,14 @@ def _film(run: RunData, stored: StoredEpisode, scale: float) -> dict[str, Any]:
                 "penalty": step.invalid_penalty,
                 "shaping": step.shaping,
                 "total": total,
+                "duration": step.duration,
                 "finish": step.finish,
-                "prompt": reader.text(step.prompt_ids) if reader and step.prompt_ids else None,
-                "prompt_tokens": len(step.prompt_ids),
                 "observation": step.observation,
-                "completion": _completion(step, reader),
-                "before": [(part, _completion(part, reader)) for part in step.generations],
-                "completion_tokens": len(step.completion_ids),
+                "answer": answer,
+                "before": [
+                    _answer(stored, number, part, said, reader, colouring) for part, said in enumerate(step.generations)
+                ],
+                "candidates": candidates_of(step, reader),
                 "logprob": sum(step.logprobs) if step.logprobs else None,
                 "state_key": step.state_key,
             }
@@ -163,32 +174,43 @@ def _film(run: RunData, stored: StoredEpisode, scale: float) -> dict[str, Any]:
         "run": run,
         "row": summed_up(stored),
         "trajectory": trajectory,
-        "tint": tint,
+        "tint": _tint(stored.advantage, scale),
         "steps": steps,
+        "colouring": colouring,
+        "by_change": by_change,
+        "scale": SCALE,
+        "words": words,
         "has_tokens": any(step.completion_ids for step in trajectory.steps),
+        "has_roles": any(step.generations for step in trajectory.steps),
         "has_reader": reader is not None,
         "failure": str(trajectory.info.get("error", "")),
     }
 
 
-def _completion(step: Step | Generation, reader: TokenReader | None) -> list[dict[str, Any]]:
-    """Return one entry for each token of a completion: text, whether special, chance, and how surprising it was."""
-    if not step.completion_ids:
-        return []
-    if reader is not None:
-        pieces = [(piece.text, piece.special) for piece in reader.tokens(step.completion_ids)]
-    else:
-        pieces = [(f"\u27e8{number}\u27e9", False) for number in step.completion_ids]
-    logprobs: Sequence[float | None] = step.logprobs if len(step.logprobs) == len(pieces) else [None] * len(pieces)
-    return [
-        {
-            "text": text.replace("\n", "\u21b5\n"),
-            "special": special,
-            "chance": None if logprob is None else math.exp(logprob),
-            "surprise": 0 if logprob is None else min(_LEVELS, int(-logprob / 0.7)),
-        }
-        for (text, special), logprob in zip(pieces, logprobs, strict=True)
-    ]
+def _answer(
+    stored: StoredEpisode,
+    number: int,
+    part: int,
+    said: Step | Generation,
+    reader: TokenReader | None,
+    colouring: Colouring | None,
+) -> dict[str, Any]:
+    """Return what one role said in a step: the tokens, the prompt, and how the answer ended."""
+    changes = None
+    if colouring is not None and colouring.by_change:
+        changes = colouring.of((stored.group, stored.episode, number, part), said)
+    role = said.role if isinstance(said, Generation) else "low"
+    return {
+        "role": role,
+        "does": _ROLES.get(role, "said before the action"),
+        "text": said.completion,
+        "tokens": tokens_of(said, reader, changes),
+        "finish": said.finish,
+        "error": said.parse_error if isinstance(said, Generation) else None,
+        "prompt": reader.text(said.prompt_ids) if reader and said.prompt_ids else None,
+        "prompt_tokens": len(said.prompt_ids),
+        "change": summed(changes),
+    }
 
 
 def _action(step: Step) -> tuple[str, bool]:

@@ -17,7 +17,7 @@ from stratagem.types import Finish, StopReason
 __all__ = ["SORTS", "episode_url", "evaluation_url", "group_url", "show", "show_evaluation", "summed_up"]
 
 _PAGE = 100
-_PATIENCE = 0.4
+_PATIENCE = 0.2
 """Seconds of reading before the page is answered with what has been found."""
 
 _Key = Callable[[EpisodeRow], Any]
@@ -82,7 +82,7 @@ def show(library: Library, request: Request) -> dict[str, Any]:
     first_asked, last_asked = (_whole(request, "from", last), _whole(request, "to", last))
     wanted = [at for at in iterations if min(first_asked, last_asked) <= at <= max(first_asked, last_asked)]
     text = request.query_params.get("text", "").strip()
-    found = run.store.search(wanted, text=text, seconds=10 * _PATIENCE if "x-again" in request.headers else _PATIENCE)
+    found = run.store.search(wanted, text=text, seconds=20 * _PATIENCE if "x-again" in request.headers else _PATIENCE)
     context = _listed(
         request, found.rows, lambda row: (episode_url(run, row), group_url(run, row.iteration, row.group))
     )
@@ -132,7 +132,10 @@ def _holds(stored: StoredEpisode, text: str) -> bool:
     return not text or any(
         text in part.lower()
         for step in stored.trajectory.steps
-        for part in (step.observation, step.completion, step.action, step.parse_error, step.state_key)
+        for part in (
+            *(step.observation, step.completion, step.action, step.parse_error, step.state_key),
+            *(said.completion for said in step.generations),
+        )
         if part
     )
 

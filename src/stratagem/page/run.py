@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
+from stratagem.evaluation.tables import format_endings
 from stratagem.page.advice import warnings_of
 from stratagem.page.charts import Series, line_chart, stack_chart
 from stratagem.page.curves import GROUPS, Chart, other_charts, run_series, value
@@ -23,7 +24,7 @@ _ENDINGS = {"success": 2, "terminated": 5, "terminated without success": 1, "max
     "invalid_action": 3, "context": 0, "game_failed": 5
 }  # fmt: skip
 """Stop reasons, with a verdict where the game gives one, and their colours; the same in every chart."""
-_PATIENCE = 0.15
+_PATIENCE = 0.1
 """Seconds for reading episode files before the page is answered; the rest comes with the next look."""
 
 
@@ -34,7 +35,7 @@ def show(library: Library, request: Request) -> dict[str, Any]:
     rows = run.metrics.rows()
     groups = chart_groups(run, window)
     again = "x-again" in request.headers  # the page is there already and waits for the rest
-    stops, pending = stop_reasons(run, 10 * _PATIENCE if again else _PATIENCE)
+    stops, pending = stop_reasons(run, 15 * _PATIENCE if again else _PATIENCE)
     groups[1][1].append(stops)
     iterations = run.store.iterations()
     last = run.store.index(iterations[-1]) if iterations else []
@@ -138,17 +139,26 @@ def panel_rows(run: RunData) -> list[dict[str, Any]]:
                 "when": f"iteration {int(tag)}" if tag.isdigit() else tag.replace("_", " "),
                 "mean": float(result["mean"]),
                 "interval": interval_of(result),
+                "std": number(result.get("std")),
                 "success": number(result.get("success_rate")),
                 "optimum": number(result.get("share_of_optimum")),
                 "invalid": number(result.get("invalid_action_rate")),
                 "steps": number(result.get("mean_episode_length")),
                 "count": result.get("num_episodes"),
+                "endings": endings_of(result),
             }
             for tag, result in entries
         ]
         chart = line_chart([curve], label=f"Return on {panel}", width=480) if len(points) > 1 else None
         found.append({"name": panel, "rows": rows, "chart": chart})
     return found
+
+
+def endings_of(result: dict[str, Any]) -> str:
+    """Return how the episodes of a result ended, in words."""
+    reasons = result.get("stop_reasons")
+    counts = reasons if isinstance(reasons, dict) else {}
+    return format_endings({key: count for key, count in counts.items() if isinstance(count, int)}).replace("_", " ")
 
 
 def _moment(run: RunData, tag: str) -> int | None:

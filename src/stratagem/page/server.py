@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stratagem import __version__
 from stratagem.errors import ConfigError, StratagemError
 from stratagem.page import episode, episodes, run, runs
+from stratagem.page.answers import format_probability
 from stratagem.page.charts import format_number
 from stratagem.page.data import Library
 
@@ -104,7 +105,9 @@ def make_app(library: Library, *, token: str | None = None, any_host: bool = Fal
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(num=format_number, pct=lambda value: format_number(value, percent=True))
+    environment.filters.update(
+        num=format_number, pct=lambda value: format_number(value, percent=True), share=format_probability
+    )
     environment.globals.update(version=__version__)
 
     def route(path: str, template: str, view: View) -> Route:

@@ -6,23 +6,22 @@ damaged or of another version is left out with a note, so that it hides no other
 
 from __future__ import annotations
 
-import json
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stratagem.data.trajectories import trajectory_file
+from stratagem.data.columns import numpy_column, take_rows
+from stratagem.data.trajectories import read_group, trajectory_file
 from stratagem.errors import RunError
 from stratagem.evaluation.episode_log import read_episodes
-from stratagem.types import Finish, Step, StopReason, Trajectory, generation_from_json
+from stratagem.types import Finish, Trajectory
 
 __all__ = ["EpisodeRow", "Found", "Store", "StoredEpisode"]
 
@@ -31,10 +30,6 @@ _INDEX_COLUMNS = (
     *("reward", "invalid_penalty", "shaping"),
 )
 _TEXT_COLUMNS = ("observation", "completion", "action", "parse_error", "state_key", "generations")
-_STEP_FIELDS = (
-    *("observation", "action", "reward", "invalid_penalty", "shaping", "executed_action", "parse_error"),
-    *("completion", "prompt_ids", "completion_ids", "logprobs", "finish", "state_key"),
-)
 _KEPT_QUERIES = 64
 
 
@@ -171,22 +166,11 @@ class Store:
 
     def _read(self, iteration: int, group: int, episode: int | None) -> list[StoredEpisode]:
         path = trajectory_file(self.trajectories, iteration)
-        try:
-            rows = _rows(path, group, episode)
-            places = sorted({row["episode"] for row in rows})
-            found = [
-                StoredEpisode(iteration, group, place, _trajectory(kept), kept[0].get("advantage"))
-                for place in places
-                if (kept := [row for row in rows if row["episode"] == place])
-            ]
-        except FileNotFoundError:
-            found = []
-        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            raise RunError(f"{path.name} cannot be read ({str(error).splitlines()[0]}).") from error
+        found = read_group(path, group, episode) if path.is_file() else {}
         if not found:
             what = "" if episode is None else f" with an episode {episode}"
             raise RunError(f"There is no group {group}{what} in iteration {iteration}.")
-        return found
+        return [StoredEpisode(iteration, group, place, *found[place]) for place in sorted(found)]
 
     def _text_matches(self, iteration: int, text: str) -> frozenset[tuple[int, int]]:
         kept = self._matches.setdefault(text, {})
@@ -218,19 +202,16 @@ def _read_index(path: Path, iteration: int) -> list[EpisodeRow]:
     if not len(table):
         return []
 
-    def values(name: str) -> np.ndarray[Any, Any]:
-        return np.asarray(pc.fill_null(table.column(name), 0).to_numpy(), dtype=np.float64)
-
-    group, episode = (table.column(name).to_numpy() for name in ("group", "episode"))
+    group, episode, step = (numpy_column(table.column(name)) for name in ("group", "episode", "step"))
     starts = np.flatnonzero(np.r_[True, (group[1:] != group[:-1]) | (episode[1:] != episode[:-1])])
-    played = (table.column("step").to_numpy() >= 0).astype(np.int64)
-    valid = np.asarray(pc.is_valid(table.column("action"))).astype(np.int64)
-    cut = np.asarray(pc.fill_null(pc.equal(table.column("finish"), Finish.LENGTH.value), False)).astype(np.int64)
-    environment = values("reward") + values("invalid_penalty")
-    sums = [
-        np.add.reduceat(part, starts) for part in (played, valid, cut, environment, environment + values("shaping"))
-    ]
-    firsts = table.select(["success", "stop_reason", "advantage"]).take(pa.array(starts)).to_pydict()
+    # A pattern rather than a comparison, for the reason that columns.py gives; the other endings do not begin like it.
+    cut = numpy_column(pc.starts_with(table.column("finish"), Finish.LENGTH.value))
+    valid = numpy_column(pc.is_valid(table.column("action")))
+    environment = numpy_column(table.column("reward")) + numpy_column(table.column("invalid_penalty"))
+    composite = environment + numpy_column(table.column("shaping"))
+    counts = [np.add.reduceat(part.astype(np.int64), starts) for part in (step >= 0, valid, cut)]
+    sums = [*counts, np.add.reduceat(environment, starts), np.add.reduceat(composite, starts)]
+    firsts = take_rows(table.select(["success", "stop_reason", "advantage"]), starts).to_pydict()
     return [
         EpisodeRow(iteration, int(g), int(e), int(n), int(v), int(c), float(r), float(total), success, stop, advantage)
         for g, e, n, v, c, r, total, success, stop, advantage in zip(
@@ -252,54 +233,10 @@ def _read_matches(path: Path, text: str) -> frozenset[tuple[int, int]]:
         at = 0
         for chunk in table.column(name).chunks:
             matches = pc.match_substring(chunk.dictionary, text, ignore_case=True)  # each distinct text once
-            known = np.asarray(matches, dtype=bool) if len(matches) else np.zeros(1, dtype=bool)
-            indices = np.asarray(pc.fill_null(chunk.indices, -1))
-            hit[at : at + len(chunk)] |= (indices >= 0) & known[np.maximum(indices, 0)]
+            known = numpy_column(matches).astype(bool) if len(matches) else np.zeros(1, dtype=bool)
+            hit[at : at + len(chunk)] |= (
+                numpy_column(chunk.is_valid()).astype(bool) & known[numpy_column(chunk.indices)]
+            )
             at += len(chunk)
-    kept = table.filter(pa.array(hit))
+    kept = take_rows(table, np.flatnonzero(hit))
     return frozenset(zip(kept.column("group").to_pylist(), kept.column("episode").to_pylist(), strict=True))
-
-
-def _rows(path: Path, group: int, episode: int | None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    with pq.ParquetFile(path) as file:
-        column = file.schema_arrow.names.index("group")
-        for number in range(file.num_row_groups):
-            bounds = file.metadata.row_group(number).column(column).statistics
-            if bounds is not None and bounds.has_min_max and not bounds.min <= group <= bounds.max:
-                continue
-            table = file.read_row_group(number, use_threads=False)
-            wanted = pc.equal(table.column("group"), group)
-            if episode is not None:
-                wanted = pc.and_(wanted, pc.equal(table.column("episode"), episode))
-            rows.extend(table.filter(wanted).to_pylist())
-    return rows
-
-
-def _trajectory(rows: Iterable[dict[str, Any]]) -> Trajectory:
-    ordered = sorted(rows, key=lambda row: row["step"])
-    first = ordered[0]
-    return Trajectory(
-        game=first["game"],
-        seed=first["seed"],
-        course=first["course"],
-        player=first["player"],
-        steps=tuple(_step(row) for row in ordered if row["step"] >= 0),
-        terminated=first["terminated"],
-        truncated=first["truncated"],
-        stop_reason=StopReason(first["stop_reason"]),
-        success=first["success"],
-    )
-
-
-def _step(row: dict[str, Any]) -> Step:
-    values: dict[str, Any] = {name: row.get(name) for name in _STEP_FIELDS}
-    for name in ("prompt_ids", "completion_ids", "logprobs"):
-        values[name] = tuple(values[name] or ())
-    for name in ("observation", "completion", "state_key"):
-        values[name] = values[name] or ""
-    for name in ("reward", "invalid_penalty", "shaping"):
-        values[name] = values[name] or 0.0
-    values["finish"] = None if values["finish"] is None else Finish(values["finish"])
-    values["generations"] = tuple(map(generation_from_json, json.loads(row.get("generations") or "[]")))
-    return Step(**values)

@@ -1,47 +1,39 @@
 """Which runs the experiments of MS-GRPO need: a small family of recipes made from two.
 
 An *arm* is a recipe that is run with several seeds. Table 1 and Figures 1 and 2 need two (trained on Snake, trained on
-Frozen Lake), Figure 3 varies the group size G and the sampled group size G' on Snake, and a few ablations are ours.
-Two arms with the same settings are one, so nothing is run twice.
+Frozen Lake), Figure 3 varies the group size G and the sampled group size G' on Snake, and a few ablations are ours,
+that of the context on both games. Two arms with the same settings are one, so nothing is run twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stratagem.agents.language import AgentConfig, ContextSteps
 from stratagem.algorithms.ms_grpo_config import MSGRPOConfig
 from stratagem.errors import ConfigError
 from stratagem.recipe import GameConfig, Recipe, load_recipe
+from stratagem.reproduce.arm import Arm, Scale, merge_arms, override_recipe
+from stratagem.reproduce.consistency import CONSISTENCY, consistency_arms
 from stratagem.reproduce.published import PANELS
 from stratagem.rewards.format import FormatPenaltyConfig
 
-__all__ = ["FROZEN_LAKE", "PARTS", "SCALES", "SNAKE", "Arm", "Scale", "make_arms"]
+__all__ = ["FROZEN_LAKE", "PARTS", "SCALES", "SNAKE", "make_arms"]
 
 SNAKE, FROZEN_LAKE = "snake", "frozen_lake"
 
 PARTS = ("table 1", "figure 1", "figure 2", "figure 3", "ablations")
-"""What an arm can be for."""
+"""What an arm can be for; besides there is :data:`stratagem.reproduce.consistency.CONSISTENCY`, only when asked for."""
 
 _UNIFORM = 1e6
 """A temperature at which absolute-advantage-weighted sampling is uniform to six digits."""
 _SHARP = 0.25
 
-
-@dataclass(frozen=True)
-class Scale:
-    """A size at which the experiments are run."""
-
-    recipes: tuple[str, str]
-    """Of Snake and of Frozen Lake."""
-    num_seeds: int
-    """Unless a user says otherwise; the paper's 8."""
-    baseline_episodes: int
-    """Of each panel; the paper's 1,000."""
-    tokens_per_second: float
-    """Planned tokens (see :class:`stratagem.runs.plan.Plan`) that one run gets through in a second."""
-    rate_source: str
-    """Where that number comes from."""
+_CONTEXT = 3
+"""Past steps that the ablation of the context shows, besides none and all."""
+_ROUNDS = 8
+"""Steps of its episodes where a recipe plays so few that there is no past to show."""
 
 
 SCALES: dict[str, Scale] = {
@@ -51,48 +43,12 @@ SCALES: dict[str, Scale] = {
 }
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A recipe that is run with several seeds."""
-
-    recipe: Recipe
-    """With seed 0; its name is the arm's."""
-    title: str
-    """For tables and legends."""
-    parts: tuple[str, ...]
-    """What it is for: some of ``PARTS``."""
-
-    @property
-    def name(self) -> str:
-        """The arm's name, which begins the names of its runs."""
-        return self.recipe.name
-
-    @property
-    def algorithm(self) -> MSGRPOConfig:
-        """The settings of MS-GRPO."""
-        assert isinstance(self.recipe.algorithm, MSGRPOConfig)
-        return self.recipe.algorithm
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """G and G'."""
-        return self.algorithm.group_size, self.algorithm.sampled_group_size or self.algorithm.group_size
-
-    def with_seed(self, seed: int) -> Recipe:
-        """Return the recipe of one run."""
-        return replace(self.recipe, seed=seed)
-
-    def run_name(self, seed: int) -> str:
-        """Return the name of one run."""
-        return f"{self.name}-{seed}"
-
-
 def make_arms(scale: str, parts: Sequence[str] = PARTS, overrides: Iterable[str] = ()) -> list[Arm]:
     """Return the arms that some parts need.
 
     Args:
         scale: a key of ``SCALES``.
-        parts: some of ``PARTS``.
+        parts: some of ``PARTS``, or ``CONSISTENCY``.
         overrides: ``a.b=value`` items for every arm, before G, G' and the like are varied.
 
     Raises:
@@ -104,17 +60,11 @@ def make_arms(scale: str, parts: Sequence[str] = PARTS, overrides: Iterable[str]
         Arm(frozen_lake, "trained on Frozen Lake", ("table 1", "figure 1", "figure 2")),
         *_sampling(snake),
         *_ablations(snake),
+        *(consistency_arms(frozen_lake) if CONSISTENCY in parts else ()),
+        Arm(frozen_lake, "trained on Frozen Lake", ("ablations",)),
+        *(Arm(arm, title, ("ablations",)) for arm, title in _contexts(frozen_lake, FROZEN_LAKE)),
     ]
-    found: list[Arm] = []
-    for arm in wanted:
-        same = next(
-            (i for i, other in enumerate(found) if replace(other.recipe, name="") == replace(arm.recipe, name="")), None
-        )
-        if same is None:
-            found.append(arm)
-        else:
-            found[same] = replace(found[same], parts=(*found[same].parts, *arm.parts))
-    return [arm for arm in found if set(arm.parts) & set(parts)]
+    return [arm for arm in merge_arms(wanted) if set(arm.parts) & set(parts)]
 
 
 def _bases(scale: str, overrides: list[str]) -> tuple[Recipe, Recipe]:
@@ -130,18 +80,12 @@ def _bases(scale: str, overrides: list[str]) -> tuple[Recipe, Recipe]:
             )
         # Over the recipe's own table, so that an override can name any key; the panels are those of the paper.
         panels = ", ".join(f'"{panel}"' for panel in PANELS)
-        recipe = _override(recipe, [f"evaluation.panels=[{panels}]", *overrides])
+        recipe = override_recipe(recipe, [f"evaluation.panels=[{panels}]", *overrides])
         recipe = replace(recipe, name=name, seed=0)
         if not isinstance(recipe.algorithm, MSGRPOConfig):
             raise ConfigError("algorithm.name of a reproduction of MS-GRPO must be 'ms_grpo'; leave it out.")
         bases.append(recipe)
     return bases[0], bases[1]
-
-
-def _override(recipe: Recipe, items: list[str]) -> Recipe:
-    from stratagem.config import apply_overrides, load_dataclass, to_table
-
-    return load_dataclass(Recipe, apply_overrides(to_table(recipe), items))
 
 
 def _change(recipe: Recipe, name: str, **settings: object) -> Recipe:
@@ -203,4 +147,30 @@ def _ablations(recipe: Recipe) -> list[Arm]:
             (_change(base, "snake_uniform", episode_temperature=_UNIFORM), "uniform sampling (T_ep = 1e6)"),
             (_change(base, "snake_sharp", episode_temperature=_SHARP), f"sharper sampling (T_ep = {_SHARP})"),
         ]
+    arms += _contexts(base, SNAKE)
     return [Arm(arm, title, ("ablations",)) for arm, title in arms]
+
+
+def _contexts(base: Recipe, prefix: str) -> list[tuple[Recipe, str]]:
+    """Show the last steps, then the whole episode, of which the paper shows the present observation alone.
+
+    Where a recipe plays fewer steps than that, all arms play longer episodes and fewer of them, and a reference without
+    a past comes first.
+    """
+    algorithm, agent = base.algorithm, base.agent
+    assert isinstance(algorithm, MSGRPOConfig)
+    if not isinstance(agent, AgentConfig):
+        return []
+    arms = []
+    if algorithm.max_steps is not None and algorithm.max_steps <= _CONTEXT:
+        groups = max(1, algorithm.num_groups * algorithm.max_steps // _ROUNDS)  # about as many steps in all
+        part = algorithm.minibatch_groups
+        part = None if part is None else min(part, groups)
+        changes = {"max_steps": _ROUNDS, "num_groups": groups, "minibatch_groups": part}
+        base = _change(base, f"{prefix}_context_0", **changes)
+        arms.append((base, f"context: none, episodes of {_ROUNDS} steps"))
+    shown: dict[ContextSteps, str] = {_CONTEXT: f"the last {_CONTEXT} steps", "all": "the whole episode"}
+    for steps, words in shown.items():
+        changed = replace(base, name=f"{prefix}_context_{steps}", agent=replace(agent, context_steps=steps))
+        arms.append((changed, f"context: {words}"))
+    return arms

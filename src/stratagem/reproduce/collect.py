@@ -11,7 +11,7 @@ from typing import Any
 from stratagem.config import dump_toml
 from stratagem.errors import RunError
 from stratagem.evaluation.panels import EvaluationResult
-from stratagem.reproduce.arms import Arm
+from stratagem.reproduce.arm import Arm
 from stratagem.runs.folder import recipe_differences
 from stratagem.runs.metrics import read_metrics
 
@@ -53,7 +53,7 @@ class Run:
     iteration: int = 0
     """Iterations that have been trained."""
     points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
-    """For each panel its evaluations in order; the first is the model that MS-GRPO began with."""
+    """For each panel its evaluations in order; the first is the model that the algorithm began with."""
     untrained: Mapping[str, EvaluationResult] = field(default_factory=dict)
     """For each panel that of the model before a warm start."""
     seconds: float = 0.0
@@ -160,13 +160,13 @@ def collect_baselines(folder: Path, panels: Sequence[str]) -> dict[str, dict[str
     return found
 
 
-def measured_rate(runs: Sequence[Run], planned_tokens: Mapping[str, int]) -> float | None:
-    """Return the planned tokens that a run got through in a second, over all finished ones; None without any.
+def measured_rate(runs: Sequence[Run], planned: Mapping[str, int]) -> float | None:
+    """Return the planned tokens or decisions of a second of a run, over all finished ones; None without any.
 
     Args:
         runs: finished or not.
-        planned_tokens: for each arm by name the planned tokens of one run.
+        planned: for each arm by name what one run has to do (:attr:`stratagem.runs.plan.Plan.work`).
     """
     done = [run for run in runs if run.state == FINISHED and run.all_seconds > 0]
     seconds = sum(run.all_seconds for run in done)
-    return sum(planned_tokens[run.arm.name] for run in done) / seconds if seconds > 0 else None
+    return sum(planned[run.arm.name] for run in done) / seconds if seconds > 0 else None

@@ -2,70 +2,44 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from stratagem.evaluation.figures import Bar, Curve, CurvePanel, bar_grid, curve_grid
+from stratagem.evaluation.figures import Bar, Curve, CurvePanel, bar_grid
 from stratagem.evaluation.panels import EvaluationResult
 from stratagem.evaluation.statistics import mean, sample_std
 from stratagem.evaluation.tables import Table
 from stratagem.files import atomic_write_text
-from stratagem.reproduce.arms import Arm
-from stratagem.reproduce.collect import FINISHED, MISSING, OTHER, STOPPED, Run
+from stratagem.reproduce.arm import Arm
+from stratagem.reproduce.arms import FROZEN_LAKE, SNAKE
+from stratagem.reproduce.collect import FINISHED
+from stratagem.reproduce.consistency import CONSISTENCY, consistency_section
+from stratagem.reproduce.pages import (
+    FORMATS,
+    Findings,
+    clear_figures,
+    draw_curves,
+    mean_and_std,
+    minutes_text,
+    missing_section,
+    shared_iterations,
+    spread_text,
+    states_table,
+    values_at,
+    write_csv,
+)
 from stratagem.reproduce.published import ABLATION, BASELINES, BEST_RUN, PANELS, TABLE_1, Spread
 
-__all__ = ["Findings", "write_report"]
+__all__ = ["write_report"]
 
 _STEM = "ms-grpo"
-_FORMATS = ("png", "svg")
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Everything that a page is made of."""
-
-    scale: str
-    arms: Sequence[Arm]
-    runs: Sequence[Run]
-    """Of all arms and seeds, whatever their state."""
-    baselines: Mapping[str, Mapping[str, EvaluationResult]]
-    """Name -> panel -> result."""
-    command: str
-    """That makes this page."""
-    parts: Sequence[str]
-    """What the page is about."""
-
-    def of(self, arm: Arm, *, finished: bool = False) -> list[Run]:
-        """Return the runs of an arm that have been evaluated at least once."""
-        found = [run for run in self.runs if run.arm is arm and run.points]
-        return [run for run in found if run.state == FINISHED] if finished else found
-
-    def for_part(self, part: str) -> list[Arm]:
-        """Return the arms of a table or figure."""
-        return [arm for arm in self.arms if part in arm.parts]
-
-
-def _spread(values: Sequence[float], *, signed: bool = False) -> str:
-    if not values:
-        return "-"
-    sign = "+" if signed else ""
-    std = sample_std(values)
-    return f"{mean(values):{sign}.3f}" + ("" if std is None else f" ({std:.3f})")
+_ABLATED = {SNAKE: ("Snake", "Snake-Standard"), FROZEN_LAKE: ("Frozen Lake", "FrozenLake-NotSlippery")}
+"""Beginning of an arm's name -> what its table is called, and the panel in it."""
 
 
 def _paper(spread: Spread, *, signed: bool = False) -> str:
     return f"{spread.mean:{'+' if signed else ''}.3f} ({spread.std:.3f})"
-
-
-def _csv(path: Path, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(headers)
-    writer.writerows(rows)
-    atomic_write_text(path, text.getvalue())
 
 
 def write_report(findings: Findings, folder: Path) -> Path:
@@ -75,20 +49,18 @@ def write_report(findings: Findings, folder: Path) -> Path:
         findings: what there is; a part of which nothing is there yet says so.
         folder: made if missing; files of an earlier page are replaced.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(f"{_STEM}-*"):
-        if path.suffix in (".png", ".svg", ".csv"):
-            path.unlink()
-    sections = {
+    clear_figures(folder, _STEM)
+    sections: dict[str, Callable[[Findings, Path], str]] = {
         "table 1": _table_1,
         "figure 1": _figure_1,
         "figure 2": _figure_2,
         "figure 3": _figure_3,
         "ablations": _ablations,
+        CONSISTENCY: partial(consistency_section, stem=_STEM),
     }
     parts = [_head(findings)]
     parts += [write(findings, folder) for part, write in sections.items() if part in findings.parts]
-    parts.append(_missing(findings))
+    parts.append(missing_section(findings))
     page = folder / f"{_STEM}.md"
     atomic_write_text(page, "\n".join(parts))
     return page
@@ -96,7 +68,6 @@ def write_report(findings: Findings, folder: Path) -> Path:
 
 def _head(findings: Findings) -> str:
     models = ", ".join(dict.fromkeys(arm.recipe.model.name for arm in findings.arms))
-    finished = sum(run.state == FINISHED for run in findings.runs)
     lines = [
         "# MS-GRPO: the paper's experiments",
         "",
@@ -106,7 +77,8 @@ def _head(findings: Findings) -> str:
         findings.command,
         "```",
         "",
-        f"Scale `{findings.scale}`, model {models}: **{finished} of {len(findings.runs)} runs are finished.**",
+        f"Scale `{findings.scale}`, model {models}: "
+        f"**{findings.num_finished} of {len(findings.runs)} runs are finished.**",
         "Values are mean (sample standard deviation) over runs of the mean return on the evaluation panel; only",
         "finished runs count in tables.",
     ]
@@ -114,15 +86,7 @@ def _head(findings: Findings) -> str:
         lines.append('Runs begin with a warm start, and "initial" is the model after it; the paper has none.')
     if findings.scale != "paper":
         lines.append("Model, prompt and settings are not the paper's: compare directions with its numbers, not levels.")
-    rows = []
-    for arm in findings.arms:
-        runs = [run for run in findings.runs if run.arm is arm]
-        states = [sum(run.state == state for run in runs) for state in (FINISHED, STOPPED, MISSING, OTHER)]
-        minutes = [run.seconds / 60 for run in runs if run.state == FINISHED]
-        spent = f"{mean(minutes):.1f}" if minutes else "-"
-        rows.append((arm.name, arm.title, *map(str, states), spent))
-    headers = ("Arm", "What", "Finished", "Not finished", "Not started", "Of another recipe", "Minutes per run")
-    return "\n".join([*lines, "", Table(headers, tuple(rows)).markdown()])
+    return "\n".join([*lines, "", states_table(findings)])
 
 
 def _table_1(findings: Findings, folder: Path) -> str:
@@ -140,21 +104,21 @@ def _table_1(findings: Findings, folder: Path) -> str:
                     arm.name,
                     panel,
                     _paper(paper.initial),
-                    _spread(first),
+                    spread_text(first),
                     _paper(paper.final),
-                    _spread(last),
+                    spread_text(last),
                     _paper(paper.change, signed=True),
-                    _spread(change, signed=True),
+                    spread_text(change, signed=True),
                     str(len(here)),
                 )
             )
             numbers.append(
                 [arm.name, panel, len(here)]
-                + [value for values in (first, last, change) for value in _numbers(values)]
+                + [value for values in (first, last, change) for value in mean_and_std(values)]
                 + [*paper.initial, *paper.final, *paper.change]
             )
     names = [f"{what}_{part}" for what in ("initial", "final", "difference") for part in ("mean", "std")]
-    _csv(
+    write_csv(
         folder / f"{_STEM}-table1.csv",
         ["training", "evaluation", "runs", *names, *(f"paper_{name}" for name in names)],
         numbers,
@@ -164,23 +128,6 @@ def _table_1(findings: Findings, folder: Path) -> str:
         "Difference, here", "Runs",
     )  # fmt: skip
     return f"## Table 1: before and after training\n\n{Table(headers, tuple(rows)).markdown()}"
-
-
-def _numbers(values: Sequence[float]) -> list[float | str]:
-    if not values:
-        return ["", ""]
-    std = sample_std(values)
-    return [mean(values), "" if std is None else std]
-
-
-def _shared_iterations(runs: Sequence[Run], panel: str) -> list[int]:
-    """Return the iterations at which every run was evaluated."""
-    per_run = [{point.iteration for point in run.points.get(panel, ())} for run in runs]
-    return sorted(set.intersection(*per_run)) if per_run else []
-
-
-def _values(runs: Sequence[Run], panel: str, iterations: Sequence[int]) -> list[list[float]]:
-    return [[point.result.mean for point in run.points[panel] if point.iteration in iterations] for run in runs]
 
 
 def _figure_1(findings: Findings, folder: Path) -> str:
@@ -193,11 +140,11 @@ def _figure_1(findings: Findings, folder: Path) -> str:
         curves, single = [], []
         for arm in arms:
             runs = [run for run in findings.of(arm) if panel in run.points]
-            iterations = _shared_iterations(runs, panel)
+            iterations = shared_iterations(runs, panel)
             if not iterations:
                 continue
             label = f"{arm.title}: mean and std"
-            curves.append(Curve.from_seeds(label, iterations, _values(runs, panel, iterations)))
+            curves.append(Curve.from_seeds(label, iterations, values_at(runs, panel, iterations)))
             best = max(runs, key=lambda run, panel=panel: run.last(panel).mean)  # type: ignore[misc]
             points = best.points[panel]
             single.append(
@@ -209,9 +156,8 @@ def _figure_1(findings: Findings, folder: Path) -> str:
                 for p in run.points[panel]
             ]
         panels.append(CurvePanel(panel, curves, single))
-    for suffix in _FORMATS:
-        curve_grid(folder / f"{_STEM}-figure1.{suffix}", panels)
-    _csv(
+    draw_curves(folder, f"{_STEM}-figure1", panels)
+    write_csv(
         folder / f"{_STEM}-figure1.csv",
         ["training", "seed", "evaluation", "iteration", "minutes", "mean", "low", "high"],
         numbers,
@@ -241,7 +187,7 @@ def _figure_2(findings: Findings, folder: Path) -> str:
                 spread = None if std is None else (mean(last) - std, mean(last) + std)
                 bars.append(Bar(arm.title, mean(last), spread))
                 paper = _paper(TABLE_1[arm.name, panel].final)
-                rows.append((panel, arm.title, _spread(last), paper, f"{len(last)} runs"))
+                rows.append((panel, arm.title, spread_text(last), paper, f"{len(last)} runs"))
                 numbers.append([panel, arm.name, mean(last), *(spread or ("", "")), len(last), "std over runs"])
         for name, results in findings.baselines.items():
             if panel in results:
@@ -262,14 +208,14 @@ def _figure_2(findings: Findings, folder: Path) -> str:
         ]
         panels.append((panel, bars))
     table = Table(("Evaluation", "Player", "Here", "Paper", "Over"), tuple(rows)).markdown()
-    _csv(
+    write_csv(
         folder / f"{_STEM}-figure2.csv",
         ["evaluation", "player", "mean", "low", "high", "count", "low and high"],
         numbers,
     )
     if not any(bars for _, bars in panels):
         return f"{title}Nobody has been evaluated yet.\n\n{table}"
-    for suffix in _FORMATS:
+    for suffix in FORMATS:
         bar_grid(folder / f"{_STEM}-figure2.{suffix}", panels)
     note = (
         "Trained agents: mean (standard deviation) over runs, the bar's line is that deviation. Others: mean (standard "
@@ -302,14 +248,14 @@ def _figure_3(findings: Findings, folder: Path) -> str:
     groups: dict[str, list[Curve]] = {f"G = {full}, various G'": [], f"G' = {least}, various G": []}
     for arm in arms:
         runs = [run for run in findings.of(arm) if panel in run.points]
-        iterations = _shared_iterations(runs, panel)
+        iterations = shared_iterations(runs, panel)
         if iterations:
             minutes = [
                 mean([p.minutes for run in runs for p in run.points[panel] if p.iteration == iteration])
                 for iteration in iterations
             ]
             size, sampled = arm.sizes
-            curve = Curve.from_seeds(f"G = {size}, G' = {sampled}", minutes, _values(runs, panel, iterations))
+            curve = Curve.from_seeds(f"G = {size}, G' = {sampled}", minutes, values_at(runs, panel, iterations))
             for index, belongs in enumerate((size == full, sampled == least)):
                 if belongs:
                     list(groups.values())[index].append(curve)
@@ -332,7 +278,7 @@ def _figure_3(findings: Findings, folder: Path) -> str:
         rows.append(
             (
                 f"G = {arm.sizes[0]}, G' = {arm.sizes[1]}",
-                _spread([run.last(panel).mean for run in done]),
+                spread_text([run.last(panel).mean for run in done]),
                 "-" if paper is None else f"{paper:.2f}",
                 f"{mean(spent):.1f}" if spent else "-",
                 saving,
@@ -345,9 +291,8 @@ def _figure_3(findings: Findings, folder: Path) -> str:
     if not any(groups.values()):
         return f"{title}No run has been evaluated yet.\n\n{text}\n{table}"
     drawn = [CurvePanel(name, curves) for name, curves in groups.items() if curves]
-    for suffix in _FORMATS:
-        curve_grid(folder / f"{_STEM}-figure3.{suffix}", drawn, columns=1, xlabel="Minutes of playing and learning")
-    _csv(
+    draw_curves(folder, f"{_STEM}-figure3", drawn, columns=1, xlabel="Minutes of playing and learning")
+    write_csv(
         folder / f"{_STEM}-figure3.csv",
         ["group_size", "sampled", "seed", "iteration", "minutes", "mean", "low", "high"],
         numbers,
@@ -356,48 +301,43 @@ def _figure_3(findings: Findings, folder: Path) -> str:
 
 
 def _ablations(findings: Findings, folder: Path) -> str:
-    panel = "Snake-Standard"
-    rows, numbers = [], []
-    for arm in findings.for_part("ablations"):
-        done = [run for run in findings.of(arm, finished=True) if panel in run.points]
-        last = [run.last(panel).mean for run in done]
-        change = [run.last(panel).mean - run.first(panel).mean for run in done]
-        spent = [run.seconds / 60 for run in done]
-        minutes = f"{mean(spent):.1f}" if spent else "-"
-        rows.append((_ablation_title(arm), _spread(last), _spread(change, signed=True), minutes, str(len(done))))
-        numbers.append([arm.name, len(done), *_numbers(last), *_numbers(change), *_numbers(spent)[:1]])
-    _csv(
+    arms = findings.for_part("ablations")
+    numbers: list[list[object]] = []
+    tables = []
+    for name, (title, panel) in _ABLATED.items():
+        own = [arm for arm in arms if arm.name.startswith(name)]
+        if own:
+            tables.append(_ablation_table(findings, own, title, panel, numbers))
+    write_csv(
         folder / f"{_STEM}-ablations.csv",
         ["arm", "runs", "final_mean", "final_std", "difference_mean", "difference_std", "minutes"],
         numbers,
     )
-    table = Table(("Snake, one change at a time", "Final", "Difference", "Minutes", "Runs"), tuple(rows)).markdown()
     note = (
-        "Ours, not the paper's. A context of the last steps is not among them: a language agent sees the present "
-        "observation alone.\n"
+        "Ours, not the paper's. The context is what a prompt shows of the steps before it; the paper shows none. With "
+        "the whole episode, and its return as the credit of every token, it is StarPO (arXiv:2504.20073) with GRPO's "
+        "advantage. Arms with a context compare with the one without where there is one, else with the first line.\n"
     )
-    return f"## Further ablations\n\n{note}\n{table}"
+    return "\n".join(["## Further ablations\n", note, *tables])
+
+
+def _ablation_table(
+    findings: Findings, arms: Sequence[Arm], title: str, panel: str, numbers: list[list[object]]
+) -> str:
+    """Return a table of arms on a panel; its numbers are added to ``numbers``."""
+    rows = []
+    for arm in arms:
+        done = [run for run in findings.of(arm, finished=True) if panel in run.points]
+        last = [run.last(panel).mean for run in done]
+        change = [run.last(panel).mean - run.first(panel).mean for run in done]
+        spent = [run.seconds / 60 for run in done]
+        cells = (spread_text(last), spread_text(change, signed=True), minutes_text(done), str(len(done)))
+        rows.append((_ablation_title(arm), *cells))
+        numbers.append([arm.name, len(done), *mean_and_std(last), *mean_and_std(change), *mean_and_std(spent)[:1]])
+    return Table((f"{title}, one change at a time", "Final", "Difference", "Minutes", "Runs"), tuple(rows)).markdown()
 
 
 def _ablation_title(arm: Arm) -> str:
     size, sampled = arm.sizes
     sampling = f"G = {size}, G' = {sampled}"
     return sampling if arm.title.startswith(("G =", "trained")) else f"{arm.title} ({sampling})"
-
-
-def _missing(findings: Findings) -> str:
-    left = [run for run in findings.runs if run.state != FINISHED]
-    if not left:
-        return "## What is missing\n\nNo run.\n"
-    lines = [
-        f"* `{run.name}`: {run.state}"
-        + (f" (iteration {run.iteration} of {run.arm.algorithm.num_iterations})" if run.state == STOPPED else "")
-        + (f" ({run.detail}); move it away to run it anew" if run.state == OTHER else "")
-        for run in left
-        if run.state != MISSING
-    ]
-    for arm in findings.arms:
-        seeds = [str(run.seed) for run in left if run.arm is arm and run.state == MISSING]
-        if seeds:
-            lines.append(f"* `{arm.name}`, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}: {MISSING}")
-    return "\n".join(["## What is missing", "", *lines, ""])

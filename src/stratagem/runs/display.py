@@ -1,4 +1,4 @@
-"""What a training run shows while it works: progress, time left, numbers, learning curve.
+"""What a training run shows while it works: progress, time left, numbers, learning curves, where the time goes.
 
 On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one plain line per iteration.
 """
@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -34,8 +35,11 @@ LABELS: dict[str, str] = {
 PERCENT = frozenset({"success_rate", "valid_rate", "tokens_saved"})
 """Metrics between 0 and 1 that are shown in per cent."""
 
-CURVE = "panel_mean"
-"""The metric of the learning curve; sent in the iterations that evaluate."""
+CURVES = ("return_mean", "success_rate", "panel_mean")
+"""Metrics that a terminal shows as curves; the last is sent in the iterations that evaluate."""
+
+_PHASE = "seconds_"
+"""How the names of metrics begin that say where the time of an iteration went; ``seconds`` is all of it."""
 
 
 class Display:
@@ -62,7 +66,7 @@ class Display:
         self._progress: Progress | None = None
         self._total = 0
         self._metrics: dict[str, float] = {}
-        self._curve: list[float] = []
+        self._curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self._status = ""
 
     def start(self, total: int, title: str, *, completed: int = 0, unit: str = "iterations") -> None:
@@ -101,12 +105,11 @@ class Display:
             iteration: iterations completed, counted from 1; 0 for numbers from before the first one.
             metrics: numbers by name; a metric that is left out keeps its last value on a terminal.
         """
-        if CURVE in metrics and math.isfinite(metrics[CURVE]):
-            self._curve.append(float(metrics[CURVE]))
+        self.seed(metrics)
         self._metrics.update(metrics)
         if self._live is None or self._progress is None:
             values = "  ".join(f"{label} {value}" for label, value in _rows(metrics))
-            self._print(f"[{iteration}/{self._total}] {values}".rstrip())
+            self._print(f"[{iteration}/{self._total}] {values}  {_time(metrics)}".rstrip())
             return
         self._progress.update(self._progress.task_ids[0], completed=iteration)
         self._live.update(self._render())
@@ -116,9 +119,12 @@ class Display:
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=completed)
 
-    def seed_curve(self, value: float) -> None:
-        """Begin the learning curve with a point from before a resume."""
-        self._curve.append(float(value))
+    def seed(self, metrics: Mapping[str, Any]) -> None:
+        """Go on with the curves by the numbers of an iteration, without showing them; for those before a resume."""
+        for name, curve in self._curves.items():
+            value = metrics.get(name)
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                curve.append(float(value))
 
     def status(self, text: str) -> None:
         """Say what is going on right now, in the last line of the live block; nothing is shown elsewhere."""
@@ -155,15 +161,16 @@ class Display:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim")
         table.add_column(justify="right")
-        for label, value in _rows(self._metrics):
+        for label, value in _rows({name: v for name, v in self._metrics.items() if name not in CURVES}):
             table.add_row(label, value)
         parts: list[Progress | Table | Text] = [self._progress, table]
-        if self._curve:
-            width = max(8, min(60, self._console.width - 40))
-            line = sparkline(self._curve, width)
-            parts.append(
-                Text(f"{LABELS[CURVE]}  {line}  {_number(self._curve[0])} -> {_number(self._curve[-1])}", no_wrap=True)
-            )
+        width = max(8, min(60, self._console.width - 40))
+        for name, curve in self._curves.items():
+            if curve:
+                ends = " -> ".join(_shown(name, value) for value in (curve[0], curve[-1]))
+                parts.append(Text(f"{LABELS[name]:<10}  {sparkline(curve, width)}  {ends}", no_wrap=True))
+        if time := _time(self._metrics):
+            parts.append(Text(f"an iteration  {time}", style="dim", no_wrap=True, overflow="ellipsis"))
         if self._status:
             parts.append(Text(self._status, style="dim", no_wrap=True, overflow="ellipsis"))
         return Group(*parts)
@@ -189,10 +196,30 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def _rows(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     names = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
     return [
-        (LABELS.get(name, name), f"{metrics[name]:.1%}" if name in PERCENT else _number(metrics[name]))
+        (LABELS.get(name, name), _shown(name, metrics[name]))
         for name in names
-        if isinstance(metrics[name], (int, float))
+        if isinstance(metrics[name], (int, float)) and name != "seconds" and not name.startswith(_PHASE)
     ]
+
+
+def _time(metrics: Mapping[str, float]) -> str:
+    """Return the seconds of an iteration and of its phases; empty where they are not told.
+
+    >>> _time({"seconds": 3.25, "seconds_play": 1.0, "seconds_update": 2.25})
+    '3.2 s (play 1.0, update 2.2)'
+    """
+    if "seconds" not in metrics:
+        return ""
+    phases = [
+        f"{name.removeprefix(_PHASE)} {value:.1f}"
+        for name, value in metrics.items()
+        if name.startswith(_PHASE) and value
+    ]
+    return f"{metrics['seconds']:.1f} s" + (f" ({', '.join(phases)})" if phases else "")
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.1%}" if name in PERCENT else _number(value)
 
 
 def _number(value: float) -> str:

@@ -10,6 +10,7 @@
       checkpoints/       000010/: weights, optimizer, counters, with hashes
       evaluation/        results of the panels
       figures/           pictures
+      logprobs/          WEIGHTS/000012.parquet: tokens of iteration 12 under other weights, where asked for
       template.txt       a copy of the prompt template, where it is a file of the user's
       warm_start.jsonl   one line per step of the warm start
       reference/         the reference policy, where the algorithm needs one; never deleted
@@ -194,6 +195,10 @@ class RunFolder:
         truncate_metrics(self.metrics_file, iteration)
         for path in self.trajectories.glob("*.parquet"):
             if path.stem.isdigit() and int(path.stem) > iteration:
+                path.unlink()
+        for path in self.path.glob("logprobs/*/*.parquet"):  # of tokens, or under weights, that will be made again
+            numbers = [int(name) for name in (path.stem, path.parent.name) if name.isdecimal()]
+            if max(numbers, default=-1) > iteration:
                 path.unlink()
         fsync_folder(self.trajectories)
 

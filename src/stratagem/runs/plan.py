@@ -9,17 +9,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratagem.agents.prompts import load_template
+from stratagem.agents.prompts import load_templates
 from stratagem.games import make
 from stratagem.models.catalog import EMBEDDED, TINY
 from stratagem.recipe import Recipe
 from stratagem.runs.experiment import panel_names, panel_params
 
-__all__ = ["Plan", "make_plan", "parameter_count"]
+__all__ = ["ADAPTER_SHARE", "Plan", "make_plan", "parameter_count"]
 
 _CHARACTERS_PER_TOKEN = 4.0
 """English text with a common tokenizer; the tiny model has a token for each character."""
 _BYTES = {"float32": 4, "bfloat16": 2}
+ADAPTER_SHARE = 0.02
+"""An adapter is about so much of its model."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,29 @@ class Plan:
     evaluation_episodes: int
     """Of all evaluations together."""
     prompt_tokens: int
-    """Of one step."""
+    """Of one step; where past steps are shown, of the longest, with every observation whole."""
     generated_tokens: int
-    """All steps of all episodes at the completion limit."""
+    """All steps of all episodes at the completion limit; 0 where an agent chooses among actions instead of writing."""
+    decisions: int
+    """All steps of all episodes."""
     disk_gib: float | None
     """Checkpoints, reference and model; None where the size of the model is not known. Trajectories are left out."""
 
+    @property
+    def work(self) -> tuple[int, str]:
+        """What takes the time, and its unit: generated tokens, or decisions where nothing is generated."""
+        return (self.generated_tokens, "tokens") if self.generated_tokens else (self.decisions, "decisions")
+
     def lines(self) -> list[str]:
         """Return the plan in words."""
+        amount, unit = self.work
+        most = f"{amount:,} {'generated' if unit == 'tokens' else unit}"
         disk = "unknown, since the size of the model is" if self.disk_gib is None else _size(self.disk_gib)
         return [
             f"training    {self.training_episodes:,} episodes",
             f"evaluation  {self.evaluations} times, {self.evaluation_episodes:,} episodes in all",
             f"tokens      about {self.prompt_tokens:,} in a prompt, most of them shared between prompts; at most "
-            f"{self.generated_tokens:,} generated",
+            f"{most}",
             f"disk        {disk} for checkpoints and model, and trajectories besides",
         ]
 
@@ -80,8 +91,10 @@ def make_plan(recipe: Recipe) -> Plan:
     algorithm, evaluation = recipe.algorithm, recipe.evaluation
     characters = len(observation)
     if recipe.agent.template is not None:
-        characters = sum(len(content) for _, content in load_template(recipe.agent.template).messages(observation))
-    episodes = algorithm.num_iterations * algorithm.num_groups * algorithm.group_size
+        template = load_templates(recipe.agent.template)[0]
+        characters = sum(len(content) for _, content in template.messages(observation))
+    groups = algorithm.num_groups + getattr(algorithm, "dynamic_groups", 0)  # if every first one lacks a signal
+    episodes = algorithm.num_iterations * groups * algorithm.group_size
     between = (algorithm.num_iterations - 1) // evaluation.every if evaluation.every else 0
     evaluations = 2 + between + (recipe.warm_start is not None and recipe.evaluation.untrained)
     steps = episodes * min(max_steps, algorithm.max_steps or max_steps)
@@ -91,12 +104,17 @@ def make_plan(recipe: Recipe) -> Plan:
         evaluation_episodes += evaluations * evaluation.num_episodes
         steps += evaluations * evaluation.num_episodes * panel_game.max_steps
         panel_game.close()
+    per_token = 1.0 if recipe.model.name == TINY else _CHARACTERS_PER_TOKEN
+    answer = getattr(recipe.agent, "max_new_tokens", 0)
+    context = getattr(recipe.agent, "context_steps", 0)
+    past = max_steps - 1 if context == "all" else min(context, max_steps - 1)
     return Plan(
         training_episodes=episodes,
         evaluations=evaluations,
         evaluation_episodes=evaluation_episodes,
-        prompt_tokens=round(characters / (1.0 if recipe.model.name == TINY else _CHARACTERS_PER_TOKEN)),
-        generated_tokens=steps * getattr(recipe.agent, "max_new_tokens", 0),
+        prompt_tokens=round(characters / per_token + past * (len(observation) / per_token + answer)),
+        generated_tokens=steps * answer,
+        decisions=steps,
         disk_gib=_disk(recipe),
     )
 
@@ -107,7 +125,7 @@ def _disk(recipe: Recipe) -> float | None:
         return None
     size = count * _BYTES[recipe.model.dtype]
     if recipe.model.lora is not None:
-        size *= 0.02  # an adapter is about so much of the model
+        size *= ADAPTER_SHARE
     # A checkpoint is weights and Adam's two moments; while one is written the old ones are still there.
     checkpoints = 3 * size * (recipe.run.keep_checkpoints + 1)
     reference = size if getattr(recipe.algorithm, "kl_coef", 0.0) > 0 else 0.0

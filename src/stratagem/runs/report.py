@@ -52,8 +52,8 @@ def screen_metrics(row: Mapping[str, Any]) -> dict[str, float]:
         shown["valid_rate"] = 1.0 - row["invalid_action_rate"]
     if row.get("tokens_seen"):
         shown["tokens_saved"] = 1.0 - row["tokens_computed"] / row["tokens_seen"]
-    shown["seconds"] = sum(value for key, value in row.items() if key.startswith("seconds_"))
-    return shown
+    phases = {key: value for key, value in row.items() if key.startswith("seconds_") and value is not None}
+    return shown | {"seconds": sum(phases.values())} | phases
 
 
 def peak_memory() -> dict[str, float]:

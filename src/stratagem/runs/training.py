@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
 from stratagem.agents.scoring import ScoringAgent
-from stratagem.algorithms import ms_grpo, poad, step_hrl
+from stratagem.algorithms import eto, ms_grpo, poad, step_hrl
 from stratagem.algorithms.bc import warm_start
 from stratagem.data.trajectories import write_trajectories
 from stratagem.errors import ModelError, RunError
@@ -40,7 +41,7 @@ from stratagem.runs.display import Display
 from stratagem.runs.experiment import Experiment, build_agent, build_experiment, hold_template
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
-from stratagem.runs.metrics import MetricsLog
+from stratagem.runs.metrics import MetricsLog, read_metrics
 from stratagem.runs.report import Evaluation, no_signal_advice, peak_memory, screen_metrics, write_report
 from stratagem.runs.trackers import Trackers
 from stratagem.types import Trajectory
@@ -68,6 +69,7 @@ ALGORITHMS: dict[type, Algorithm] = {
     ms_grpo.MSGRPOConfig: Algorithm(ms_grpo.Learner, ms_grpo.train, ms_grpo.check_trainable),
     poad.POADConfig: Algorithm(poad.Learner, poad.train, poad.check_trainable),
     step_hrl.StepHRLConfig: Algorithm(step_hrl.Learner, step_hrl.train, step_hrl.check_trainable),
+    eto.ETOConfig: Algorithm(eto.Learner, eto.train, eto.check_trainable),
 }
 """Settings -> the algorithm; the names are those of :data:`stratagem.recipe.ALGORITHMS`."""
 
@@ -211,7 +213,7 @@ class _Driver:
         path.unlink(missing_ok=True)
         log = MetricsLog(path)
         start = time.perf_counter()
-        assert isinstance(self.agent, LanguageAgent)
+        assert isinstance(self.agent, LanguageAgent | HistoryAgent)
         steps = warm_start(
             self.agent,
             self.experiment.make_game,
@@ -263,8 +265,8 @@ class _Driver:
         for path in filter(Path.is_dir, self.folder.evaluation.iterdir()):
             if path.name not in self.evaluations:
                 shutil.rmtree(path)
-        for evaluation in self.evaluations.values():
-            self.display.seed_curve(evaluation.results[0].mean)
+        for row in read_metrics(self.folder.metrics_file):
+            self.display.seed(row)
         self.display.note(f"continuing after iteration {checkpoint.iteration}")
 
     # ---- the iterations --------------------------------------------------------------------------------------------
@@ -340,9 +342,8 @@ class _Driver:
         """Play every panel with the present weights and keep the results under ``evaluation/TAG``."""
         start = time.perf_counter()
         agent, temperature = self.agent, self.recipe.evaluation.temperature
-        if temperature is not None and isinstance(agent, LanguageAgent):
-            generation = dataclasses.replace(agent.generation, temperature=temperature)
-            agent = dataclasses.replace(agent, generation=generation)
+        if temperature is not None and isinstance(agent, LanguageAgent | HistoryAgent):
+            agent = agent.with_temperature(temperature)
         elif temperature is not None and isinstance(agent, ScoringAgent):
             agent = dataclasses.replace(agent, temperature=temperature)
         results = []

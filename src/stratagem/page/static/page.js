@@ -21,7 +21,9 @@ document.getElementById("theme").addEventListener("click", turn);
 // ---- forms: what was chosen goes into the address, so that a view can be passed on and survives a reload
 document.addEventListener("change", event => {
   const form = event.target.form;
-  if (form && "auto" in form.dataset) form.requestSubmit();
+  if (!form || !("auto" in form.dataset)) return;
+  form.action = location.pathname + location.hash;  // the step that is shown stays
+  form.requestSubmit();
 });
 
 // ---- live: when something was written, the parts marked data-live are fetched again
@@ -110,7 +112,7 @@ if (film) {
     if (event.key === " " && event.target.closest("button, summary, a")) return;
     const name = keys[event.key];
     if (name) { event.preventDefault(); if (name !== "play") stop(); go[name](); }
-    if (event.key === "o") { const prompt = film.querySelector(".step.now details"); if (prompt) prompt.open = !prompt.open; }
+    if (event.key === "o") { const prompt = film.querySelector(".step.now details[data-same=prompt]"); if (prompt) prompt.open = !prompt.open; }
     if (event.key === "p" || event.key === "n") film.querySelector(`[data-key=${event.key}]`)?.click();
   });
   film.classList.add("on");
