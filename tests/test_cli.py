@@ -111,7 +111,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_verb_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    names = "baseline, data, doctor, eval, export, games, logprobs, models, play, report, reproduce, train, view"
+    names = (
+        "baseline, data, doctor, eval, export, games, logprobs, models, play, report, reproduce, retention, train, view"
+    )
     refused(capsys, f"Unknown verb 'trian'. Did you mean 'train'? Available: {names}.", "trian", "tiny")
 
 

@@ -152,7 +152,7 @@ def test_a_subtask_is_named_after_the_command_that_completes_it(action: str, nam
         ("Focus on the cat", "None", "focus on cat", "You focus on the cat.", "Focused on the cat."),
         ("Activate the stove", "None", "activate stove", "The stove is now activated.", "Activated the stove."),
         ("Activate the stove", "None", "look around", "This room", "Looked around."),
-        ("Activate the stove", "None", "dance", "This room", "Looked around."),
+        ("Activate the stove", "None", "bend fork", "It bends.", "Did this: bend fork."),
     ],
 )
 def test_the_progress_follows_from_what_its_role_is_shown(
@@ -174,12 +174,11 @@ def test_an_annotated_episode_is_one_that_the_game_accepts_and_that_wins(monkeyp
     assert isinstance(game, ScienceWorld)
     with closing(game), monkeypatch.context() as patch:
         patch.setattr(game, "close", lambda: None)  # one process for all
-        first, second = any_expert_episodes(lambda: game, 2, seed=2)
-        assert check_annotations([first, second]) == []
-        assert first.seed != second.seed
+        (first,) = any_expert_episodes(lambda: game, 1, seed=2)
+        assert check_annotations([first]) == []
         game.reset(seed=first.seed)
-        # Starts of panels are left out; the others follow in the same order.
-        assert expert_episodes(lambda: game, 1, seed=2, excluded_starts=frozenset({game.state_key()})) == [second]
+        (second,) = expert_episodes(lambda: game, 1, seed=2, excluded_starts=frozenset({game.state_key()}))
+        assert first.seed != second.seed
         game.reset(seed=first.seed)
         for step in first.steps:
             assert progress_after(step.subtask, step.progress, step.action, step.next_observation) == step.next_progress

@@ -40,16 +40,14 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"there is no {' and no '.
 SOLUTIONS = """
 import hashlib
 from stratagem.games import make
-game = make("ScienceWorld", tasks=["lifespan-shortest-lived", "grow-plant"], view="look", max_steps=60)
-for task in ("lifespan-shortest-lived", "grow-plant"):
-    seed = next(seed for seed, start in enumerate(game.starts) if start[0] == task)
-    digest = hashlib.sha256(game.reset(seed=seed, course=3)[0].encode())
-    while True:
-        step = game.step((game.planner_action(),))
-        digest.update(repr((step, game.score, game.state_key())).encode())
-        if step.terminated or step.truncated:
-            break
-    print(*game.start, step.info["score"], digest.hexdigest())
+game = make("ScienceWorld", tasks=["identify-life-stages-2"], view="look")  # of plants that grow meanwhile
+digest = hashlib.sha256(game.reset(seed=0, course=3)[0].encode())
+while True:
+    step = game.step((game.planner_action(),))
+    digest.update(repr((step, game.score, game.state_key())).encode())
+    if step.terminated or step.truncated:
+        break
+print(step.info["score"], digest.hexdigest())
 game.close()
 """
 
@@ -168,7 +166,7 @@ def test_the_same_seed_gives_the_same_episode_in_another_process_and_in_an_engin
     exec(SOLUTIONS, {})
     here = capsys.readouterr().out
     assert here == other.stdout
-    assert [line.split()[2] for line in here.splitlines()] == ["100"] * 2
+    assert here.startswith("100 ")
 
 
 def test_the_game_keeps_the_contract(game: ScienceWorld) -> None:

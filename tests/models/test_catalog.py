@@ -107,10 +107,15 @@ def test_settings_that_hold_nothing_are_refused(tokens: int, block: int) -> None
             {"trainable_layers": 2, "lora": LoraSettings()},
             "trainable_layers=2 and lora both choose what is trained; leave one out.",
         ),
+        (
+            {"fused_attention": True},
+            "fused_attention=True but device='cpu', where the kernel has no backward pass; set device to 'cuda', or "
+            "leave it out.",
+        ),
         ({"device": "tpu"}, "device='tpu' is not known; use 'cpu', 'cuda' or 'cuda:N'."),
         ({"device": "cuda:a"}, "device='cuda:a' is not known; use 'cpu', 'cuda' or 'cuda:N'."),
     ],
-    ids=["none", "lora", "device", "number"],
+    ids=["none", "lora", "fused", "device", "number"],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):

@@ -50,6 +50,7 @@ _PAST = {
     "connect": "Connected",
     "deactivate": "Deactivated",
     "disconnect": "Disconnected",
+    "drop": "Dropped",
     "dunk": "Dunked",
     "eat": "Ate",
     "flush": "Flushed",
@@ -193,7 +194,7 @@ def _sentence(action: str, reply: str) -> str:
         return reply[:_TOLD_LENGTH]
     verb, _, what = action.partition(" ")
     if verb not in _PAST:
-        return "Looked around."
+        return "Looked around." if _LOOKS.fullmatch(action) else f"Did this: {action}."
     for word in ("up", "down", "on", "to"):
         if what.startswith(f"{word} "):
             return f"{_PAST[verb]} {word} the {what.removeprefix(f'{word} ')}."

@@ -8,7 +8,7 @@ one, the batch is one packed row of nodes, and each node attends to its ancestor
 The kernel is written out as matrix products with its own backward pass: per block it needs one [heads, block, keys]
 score matrix, and gradients of keys and values are added in place, where automatic differentiation of a gather would
 make a full-size tensor for every block. Query heads that share a key head are folded into the rows of one product.
-Training on a GPU uses one fused kernel instead (:mod:`stratagem.models.flex`).
+Training on a GPU may use one fused kernel instead (:mod:`stratagem.models.flex`).
 
 Notation: N nodes, H query heads, h key heads, D head width, B block rows, K block keys.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -74,7 +73,7 @@ class TreeLayout:
     """Who attends to whom in a tree, made once for a batch and used by all layers."""
 
     def __init__(
-        self, tree: TokenTree, *, block_size: int = 64, device: torch.device | str = "cpu", fused: bool | None = None
+        self, tree: TokenTree, *, block_size: int = 64, device: torch.device | str = "cpu", fused: bool = False
     ) -> None:
         """Prepare a layout; blocks are made when the first layer asks for its window.
 
@@ -82,14 +81,14 @@ class TreeLayout:
             tree: the tree.
             block_size: nodes in a block.
             device: of the model.
-            fused: attend in one kernel (:mod:`stratagem.models.flex`); None does where it can be compiled, on CUDA.
+            fused: attend in one kernel (:mod:`stratagem.models.flex`).
         """
         self._tree = tree
         self._block_size = block_size
         self._device = torch.device(device)
         self._blocks: dict[int | None, list[Block]] = {}
         self._masks: dict[int | None, BlockMask] = {}
-        self.fused = self._device.type == "cuda" and find_spec("triton") is not None if fused is None else fused
+        self.fused = fused
 
     def blocks(self, window: int | None) -> list[Block]:
         """Return the blocks of a layer with this sliding window (None: full attention)."""

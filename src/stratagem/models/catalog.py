@@ -76,6 +76,9 @@ class ModelConfig:
     """Tokens whose keys and values the sampler can hold at once."""
     attention_block: int = 64
     """Nodes of one attention block in training."""
+    fused_attention: bool = False
+    """Train with one fused attention kernel (:mod:`stratagem.models.flex`), on CUDA only. Its rule is tested on a CPU;
+    its speed on a GPU has not been measured, so it is off."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -86,6 +89,11 @@ class ModelConfig:
             )
         if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
             raise ConfigError(f"device={self.device!r} is not known; use 'cpu', 'cuda' or 'cuda:N'.")
+        if self.fused_attention and self.device == "cpu":
+            raise ConfigError(
+                "fused_attention=True but device='cpu', where the kernel has no backward pass; set device to 'cuda', "
+                "or leave it out."
+            )
         if self.trainable_layers is not None and self.trainable_layers < 1:
             raise ConfigError(
                 f"trainable_layers={self.trainable_layers!r} trains nothing; use 1 or more, or leave it out."

@@ -299,9 +299,13 @@ class LocalModel:
         if self.tree_refused is not None:
             return self.logprobs_by_row(rows, temperature=temperature)
         tree = build_tree(rows)
-        hidden = self._tree_hidden(tree, TreeLayout(tree, block_size=self.config.attention_block, device=self.device))
+        hidden = self._tree_hidden(tree, self._layout(tree))
         head = self.module.get_output_embeddings()
         return tree_batch(hidden, tree, head, temperature=temperature, cap=softcap(self.module))
+
+    def _layout(self, tree: TokenTree) -> TreeLayout:
+        config = self.config
+        return TreeLayout(tree, block_size=config.attention_block, device=self.device, fused=config.fused_attention)
 
     def _tree_hidden(self, tree: TokenTree, layout: TreeLayout) -> Tensor:
         """Return the final hidden states [N, C] of a tree, without the frozen layers where their states are kept."""
@@ -339,7 +343,7 @@ class LocalModel:
         if self.tree_refused is not None:
             return self.logprobs_by_row(rows).hidden
         tree = build_tree(rows)
-        hidden = self._tree_hidden(tree, TreeLayout(tree, block_size=self.config.attention_block, device=self.device))
+        hidden = self._tree_hidden(tree, self._layout(tree))
         return hidden.index_select(0, torch.from_numpy(tree.label_nodes[tree.row_index]).to(self.device))
 
     @property

@@ -1,8 +1,8 @@
 """What Wen et al. 2024 (arXiv:2405.15821) report, to be put beside what was measured here.
 
 The learning curves of the paper (Overcooked, VirtualHome, the ablations of gamma_a and gamma_w) are pictures, whose
-numbers are not known here. Returns of the generalisation table are discounted by 0.95 for each step, over 100 episodes; the untrained
-model is LLaMA-2-7B. Cells that are not here could not be found out.
+numbers are not known here. Returns of the generalisation table are discounted by 0.95 for each step, over 100
+episodes; the untrained model is LLaMA-2-7B. Cells that are not here could not be found out.
 """
 
 from __future__ import annotations

@@ -245,8 +245,8 @@ def _ablations(findings: Findings, folder: Path) -> str:
     title = f"## Discounts between and inside actions, {TASKS[ABLATED].title}\n\n"
     table = Table(("Credit", "gamma_a", "gamma_w", "Final", "Of the best", "Runs"), tuple(rows)).markdown()
     note = (
-        "In the paper NTPO falls behind POAD as gamma_w falls, and gamma_a = 1 hurts POAD and TWOSOME; which it shows as "
-        "curves. Returns are discounted by the recipe's `evaluation.gamma` whatever an agent was trained with.\n"
+        "In the paper NTPO falls behind POAD as gamma_w falls, and gamma_a = 1 hurts POAD and TWOSOME, as its "
+        "curves show. Returns are discounted by the recipe's `evaluation.gamma` whatever an agent was trained with.\n"
     )
     if not curves:
         return f"{title}No run has been evaluated yet.\n\n{note}\n{table}"
