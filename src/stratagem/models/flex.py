@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,6 +76,7 @@ def flex_tree_attention(query: Tensor, key: Tensor, value: Tensor, mask: BlockMa
 
     On a CPU, where it serves tests, nothing is compiled and there is no backward pass.
     """
-    attend: Callable[..., Tensor] = _kernel() if query.device.type == "cuda" else flex_attention
+    attend: Any = _kernel() if query.device.type == "cuda" else flex_attention
     grouped = query.shape[1] != key.shape[1]
-    return attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+    output: Tensor = attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
+    return output
