@@ -95,13 +95,12 @@ def test_a_model_computes_the_same_with_it(make_local: Callable[..., LocalModel]
     torch.testing.assert_close(fused, ours, rtol=1e-4, atol=1e-4)
 
 
-def test_it_is_used_on_cuda_where_it_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not TreeLayout(TREE, device="cpu").fused
-    monkeypatch.setattr(attention, "find_spec", lambda name: object())
-    assert TreeLayout(TREE, device="cuda").fused
-    assert not TreeLayout(TREE, device="cpu").fused
-    monkeypatch.setattr(attention, "find_spec", lambda name: None)
-    assert not TreeLayout(TREE, device="cuda").fused
+def test_it_is_off_unless_asked_for(make_local: Callable[..., LocalModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object) -> Tensor:
+        raise AssertionError("the fused kernel was used")
+
+    monkeypatch.setattr(attention, "flex_tree_attention", refused)
+    make_local("qwen3").logprobs(make_rows())
 
 
 def test_narrow_heads_are_left_to_our_kernel(make_local: Callable[..., LocalModel]) -> None:

@@ -170,6 +170,8 @@ def test_recipes_choose_the_algorithm_and_the_agent(recipe_file: Path, tmp_path:
     assert load_recipe(tmp_path / "again.toml") == recipe
     plan = make_plan(recipe)
     assert (plan.training_episodes, plan.generated_tokens) == (12, 0)
+    assert plan.work == (plan.decisions, "decisions")
+    assert f"at most {plan.decisions:,} decisions" in "\n".join(plan.lines())
 
 
 def test_a_game_with_one_start_is_trained_from_it(recipe_file: Path) -> None:

@@ -224,7 +224,9 @@ class HierarchicalAgent:
     ) -> tuple[tuple[str, str], ...]:
         """Return what the low level is asked."""
         values = {"scene": view.scene, "task": view.task, "subtask": subtask, "progress": progress}
-        return fill(self.templates["low"], values | {"actions": ", ".join(legal_actions), "observation": observation})
+        # A game may have thousands, which it lists only for those who look.
+        actions = ", ".join(legal_actions) if "{actions}" in self.templates["low"].user else ""
+        return fill(self.templates["low"], values | {"actions": actions, "observation": observation})
 
     def progress_messages(
         self, view: TaskView, subtask: str, progress: str, action: str, observation: str
