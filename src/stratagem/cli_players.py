@@ -233,6 +233,7 @@ def _agent_settings(config: AnyConfig) -> dict[str, Any]:
             "template": config.template,
             "temperature": config.temperature,
             "normalisation": config.normalisation,
+            **({"choice": config.choice} if config.choice != "action" else {}),
         }
     return {
         "template": config.template if isinstance(config.template, str) else config.template[0],  # what plays here

@@ -88,6 +88,18 @@ def test_the_distribution_is_that_of_one_padded_row_for_each_action(
     assert (decision.completion.prompt_ids, decision.completion.finish) == (prompt, Finish.STOP)
 
 
+def test_a_choice_token_by_token_records_the_policy_that_drew_it(model: CountingModel) -> None:
+    agent = ScoringAgent.from_config(model, ScoringConfig(choice="token", temperature=2.0))
+    decision = decide(agent)
+    chosen = ACTIONS.index(decision.action or "")
+    assert sum(map(math.exp, decision.candidate_logprobs)) == pytest.approx(1)
+    # the action's probability is the product of its tokens', and tokens without an alternative cost nothing
+    assert sum(decision.completion.logprobs) == pytest.approx(decision.candidate_logprobs[chosen])
+    assert 0.0 in decision.completion.logprobs
+    by_action = decide(ScoringAgent(model, normalisation="none", temperature=2.0)).candidate_logprobs
+    assert decision.candidate_logprobs != pytest.approx(by_action, abs=1e-3)
+
+
 def test_the_normalisations_are_different_policies(model: CountingModel) -> None:
     found = {
         normalisation: decide(ScoringAgent(model, normalisation=normalisation)).candidate_logprobs  # type: ignore[arg-type]
@@ -224,6 +236,11 @@ def test_episodes_do_not_depend_on_who_plays_beside_them(model: CountingModel) -
         (
             {"temperature": -1.0},
             "temperature=-1.0 is not a temperature; use 0 for the best action or a positive number.",
+        ),
+        ({"choice": "letter"}, "choice='letter' is no way to choose; use 'action' or 'token'."),
+        (
+            {"choice": "token", "normalisation": "tokens"},
+            "normalisation='tokens' has no effect with choice='token', which divides by nothing; leave it out.",
         ),
         ({"max_tokens": 0}, "max_tokens=0 scores nothing; set it to 1 or more."),
     ],

@@ -32,7 +32,8 @@ CREDITS: dict[str, dict[str, Any]] = {
     "ntpo": {"credit": "ntpo", "gamma_w": 0.9},
     "twosome": {"credit": "twosome"},
 }
-WORDS = ("go left", "turn right", "go")
+KINDS = ("language", "scoring", "tokens")
+WORDS = ("go left", "turn right", "stop")
 
 
 def config(**settings: Any) -> POADConfig:
@@ -90,8 +91,9 @@ def text_agent(toys: SimpleNamespace, model: Any, temperature: float = 1.0, limi
 
 def p_right(model: Any, agent: Any) -> float:
     if isinstance(agent, ScoringAgent):
-        rows = [(agent.prompt_ids(TextBandit().observation()), ids) for ids in agent.candidate_ids(WORDS)]
-        return float(agent.log_policy(agent.score_rows(rows), WORDS).exp()[1])
+        candidates = agent.candidate_ids(WORDS)
+        rows = [(agent.prompt_ids(TextBandit().observation()), ids) for ids in candidates]
+        return float(agent.log_policy(agent.score_rows(rows), WORDS, candidates)[0].exp()[1])
     ids = model.encode_chat(agent.template.messages(TextBandit().observation()), "<action>")
     with torch.no_grad():
         p = model.logprobs([(ids, (token,)) for token in range(259)]).logprobs.exp()
@@ -100,11 +102,13 @@ def p_right(model: Any, agent: Any) -> float:
 
 
 def actor(kind: str, toys: SimpleNamespace, model: Any, **settings: Any) -> Any:
-    return ScoringAgent(model, normalisation="tokens") if kind == "scoring" else text_agent(toys, model, **settings)
+    if kind == "language":
+        return text_agent(toys, model, **settings)
+    return ScoringAgent(model, choice="token") if kind == "tokens" else ScoringAgent(model, normalisation="tokens")
 
 
 @pytest.mark.parametrize("advantages", ["true", "zero"])
-@pytest.mark.parametrize("kind", ["language", "scoring"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("credit", CREDITS)
 def test_a_language_model_learns_the_text_bandit_from_its_advantages_alone(
     toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, credit: str, kind: str, advantages: str
@@ -112,8 +116,8 @@ def test_a_language_model_learns_the_text_bandit_from_its_advantages_alone(
     if advantages == "zero":  # negative control: every step is made, with advantage 0
         plain = poad.make_samples
 
-        def without(*args: Any) -> Any:
-            found = plain(*args)
+        def without(*args: Any, **kwargs: Any) -> Any:
+            found = plain(*args, **kwargs)
             return [[dataclasses.replace(s, advantages=0.0 * s.advantages) for s in episode] for episode in found]
 
         monkeypatch.setattr(poad, "make_samples", without)
@@ -130,12 +134,12 @@ def test_a_language_model_learns_the_text_bandit_from_its_advantages_alone(
         assert p_right(model, agent) == pytest.approx(before, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["language", "scoring"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("credit", CREDITS)
 def test_the_first_ratio_is_one(toys: SimpleNamespace, credit: str, kind: str) -> None:
     model = tiny()
-    agent = actor(kind, toys, model, **({} if kind == "scoring" else {"limit": 6, "temperature": 0.7}))
-    if kind == "scoring":
+    agent = actor(kind, toys, model, **({"limit": 6, "temperature": 0.7} if kind == "language" else {}))
+    if kind != "language":
         agent = dataclasses.replace(agent, temperature=0.7)
     for iteration in train(Learner(model, config(num_iterations=2, **CREDITS[credit])), agent, TextBandit, seed=0):
         assert iteration.metrics["ratio_gap"] < 1e-3
@@ -144,14 +148,15 @@ def test_the_first_ratio_is_one(toys: SimpleNamespace, credit: str, kind: str) -
 def trained(toys: SimpleNamespace, kind: str, settings: POADConfig, *, by_row: bool = False, **model: Any) -> Any:
     """Return the gradient of one step, on samples that a fresh model of always the same weights has played."""
     local = tiny(**model)
-    agent = actor(kind, toys, local, **({} if kind == "scoring" else {"limit": 5}))
+    agent = actor(kind, toys, local, **({"limit": 5} if kind == "language" else {}))
     groups, _ = play_groups(TextBandit, [agent], num_groups=2, group_size=5, address=(0,))
     learner = Learner(local, settings)
     with torch.no_grad():
         for number, parameter in enumerate(learner.critic_parameters.values()):
             generator = torch.Generator().manual_seed(number)
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
-    samples = [s for e in make_samples(learner, [t for g in groups for t in g.trajectories]) for s in e]
+    episodes = make_samples(learner, [t for g in groups for t in g.trajectories], by_branch=kind == "tokens")
+    samples = [s for e in episodes for s in e]
     if by_row:
         local.logprobs = local.logprobs_by_row  # type: ignore[method-assign]
     metrics = learner.step(samples, agent)
@@ -160,7 +165,7 @@ def trained(toys: SimpleNamespace, kind: str, settings: POADConfig, *, by_row: b
     return gradient, metrics
 
 
-@pytest.mark.parametrize("kind", ["language", "scoring"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("credit", CREDITS)
 def test_the_gradient_of_a_tree_is_that_of_each_row_on_its_own(toys: SimpleNamespace, credit: str, kind: str) -> None:
     settings = config(critic=HeadConfig("shared", layers=(8,)), max_grad_norm=1e9, **CREDITS[credit])
@@ -174,7 +179,7 @@ def test_the_gradient_of_a_tree_is_that_of_each_row_on_its_own(toys: SimpleNames
     assert tree_metrics["tokens_computed"] < tree_metrics["tokens_seen"]
 
 
-@pytest.mark.parametrize("kind", ["language", "scoring"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("credit", CREDITS)
 def test_micro_batches_give_one_gradient(toys: SimpleNamespace, credit: str, kind: str) -> None:
     found = [
@@ -185,7 +190,7 @@ def test_micro_batches_give_one_gradient(toys: SimpleNamespace, credit: str, kin
         torch.testing.assert_close(gradient, found[0][0], rtol=0.0, atol=1e-5)
         for key in ("policy_loss", "value_loss", "entropy", "grad_norm", "critic_grad_norm"):
             assert metrics[key] == pytest.approx(found[0][1][key], abs=1e-4)
-    if (credit, kind) != ("twosome", "scoring"):  # there all samples are one decision
+    if (credit != "twosome" and kind != "tokens") or kind == "language":  # elsewhere all samples are one decision
         assert found[0][1]["tokens_computed"] < found[2][1]["tokens_computed"]
 
 
@@ -217,6 +222,29 @@ def test_the_choice_among_actions_is_trained_as_it_was_drawn(normalisation: Any)
     assert [s.old_logprobs[0] for s in samples] == pytest.approx(log_pi[chosen].tolist(), abs=1e-4)
 
 
+def test_tokens_are_trained_as_they_were_drawn() -> None:
+    model = tiny()
+    agent = ScoringAgent(model, choice="token", temperature=0.5)
+    groups, _ = play_groups(TextBandit, [agent], num_groups=1, group_size=8, address=(0,))
+    learner = Learner(model, config())
+    (samples,) = zip(*make_samples(learner, groups[0].trajectories, by_branch=True), strict=True)
+    # The three words part at their first letter and never again, so by hand: the square of p of the letter over the sum
+    # of all three, 1 for all that follows. The byte before it is the space, which all have in common.
+    prompt = agent.prompt_ids(TextBandit().observation())
+    with torch.no_grad():
+        units = sample_units(model, samples, agent, learner.config)
+        p = [model.logprobs_by_row([(prompt, model.encode(f" {word}"))]).logprobs[1].exp() ** 2 for word in WORDS]
+    chosen = [WORDS.index(str(t.steps[0].action)) for t in groups[0].trajectories]
+    by_hand = [[0.0, float(torch.log(p[c] / sum(p))), *[0.0] * (len(WORDS[c]) - 1)] for c in chosen]
+    assert units.logprobs[units.index].tolist() == pytest.approx([x for row in by_hand for x in row], abs=1e-4)
+    assert [s.old_logprobs.tolist() for s in samples] == [pytest.approx(row, abs=1e-4) for row in by_hand]
+    log_p = torch.log(torch.stack(p) / sum(p))
+    entropy = float(-(log_p.exp() * log_p).sum())
+    found = units.entropy[units.index].tolist()
+    assert found[:3] == pytest.approx([0, entropy, 0], abs=1e-4)
+    assert len(set(chosen)) > 1
+
+
 def test_the_action_of_an_agent_that_samples_is_its_whole_completion(toys: SimpleNamespace) -> None:
     model = tiny()
     agent = text_agent(toys, model, limit=4)
@@ -236,7 +264,7 @@ def weights(model: LocalModel, learner: Learner) -> Tensor:
 
 
 @pytest.mark.parametrize("trunk", ["base", "shared"])
-@pytest.mark.parametrize("kind", ["language", "scoring"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_learner_goes_on_exactly(toys: SimpleNamespace, kind: str, trunk: Any) -> None:
     settings = config(num_iterations=4, credit="twosome", critic=HeadConfig(trunk, layers=(8,)))
     runs = []

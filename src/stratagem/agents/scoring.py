@@ -13,6 +13,8 @@ All actions of all episodes that wait are scored in one pass over a token tree: 
 every beginning that two actions share. One uniform number picks the action by the inverse CDF, over the actions in
 alphabetical order, so that the draw does not depend on the order in which a game names them.
 
+With ``choice="token"`` the action is drawn token by token instead (:mod:`stratagem.agents.branches`); ours.
+
 Departures: the papers' prompt is raw text, which is the default here too (no template); with a template the model is
 asked in a chat instead. A raw prompt gets no beginning-of-text token.
 """
@@ -28,13 +30,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratagem.agents.branches import branch_logprobs
 from stratagem.agents.language import Decision, Recovery
 from stratagem.agents.prompts import PromptTemplate, load_template
 from stratagem.errors import ConfigError, GameError
 from stratagem.models.base import Completion, LabelLogprobs, TokenRow
 from stratagem.types import Finish
 
-__all__ = ["Normalisation", "ScoringAgent", "ScoringConfig", "ScoringModel", "action_logprobs", "action_size"]
+__all__ = [
+    "Choice",
+    "Normalisation",
+    "ScoringAgent",
+    "ScoringConfig",
+    "ScoringModel",
+    "action_logprobs",
+    "action_size",
+]
+
+Choice = Literal["action", "token"]
+"""One draw among whole actions, or one for each token."""
 
 Normalisation = Literal["words", "tokens", "none"]
 """What an action's log-probability is divided by."""
@@ -99,7 +113,14 @@ def action_logprobs(
     return torch.log_softmax(scores / temperature, dim=0)
 
 
-def _check(normalisation: str, temperature: float, max_tokens: int) -> None:
+def _check(choice: str, normalisation: str, temperature: float, max_tokens: int) -> None:
+    if choice not in ("action", "token"):
+        raise ConfigError(f"choice={choice!r} is no way to choose; use 'action' or 'token'.")
+    if choice == "token" and normalisation != "words":
+        raise ConfigError(
+            f"normalisation={normalisation!r} has no effect with choice='token', which divides by nothing; leave it "
+            "out."
+        )
     if normalisation not in _NORMALISATIONS:
         raise ConfigError(
             f"normalisation={normalisation!r} is not a length of an action; use one of {', '.join(_NORMALISATIONS)}."
@@ -118,16 +139,19 @@ class ScoringConfig:
 
     template: str | None = None
     """A template's name or file; None gives the model the observation as raw text, as the papers do."""
+    choice: Choice = "action"
+    """"action": among the scores of whole actions, as in the papers. "token": token by token among those that go on to
+    a legal action."""
     normalisation: Normalisation = "words"
     """What an action's log-probability is divided by: its words (the paper's default), its tokens, or nothing."""
     temperature: float = 1.0
-    """Divides the scores of the actions; 1 in the paper, 0 takes the most probable action."""
+    """Divides what is chosen by; 1 in the paper, 0 takes the most probable action."""
     max_tokens: int = 8192
     """Tokens of one pass through the model."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
-        _check(self.normalisation, self.temperature, self.max_tokens)
+        _check(self.choice, self.normalisation, self.temperature, self.max_tokens)
 
 
 @dataclass
@@ -147,6 +171,7 @@ class ScoringAgent:
     normalisation: Normalisation = "words"
     temperature: float = 1.0
     max_tokens: int = 8192
+    choice: Choice = "action"
     recovery: Recovery = "no_action"
     """For the rollout; every choice is legal, so nothing is ever recovered."""
     invalid_penalty: float = 0.0
@@ -154,7 +179,7 @@ class ScoringAgent:
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
-        _check(self.normalisation, self.temperature, self.max_tokens)
+        _check(self.choice, self.normalisation, self.temperature, self.max_tokens)
 
     @classmethod
     def from_config(cls, model: ScoringModel, config: ScoringConfig) -> ScoringAgent:
@@ -164,7 +189,7 @@ class ScoringAgent:
             ConfigError: the template is unknown.
         """
         template = None if config.template is None else load_template(config.template)
-        return cls(model, template, config.normalisation, config.temperature, config.max_tokens)
+        return cls(model, template, config.normalisation, config.temperature, config.max_tokens, config.choice)
 
     @property
     def num_uniforms(self) -> int:
@@ -213,14 +238,14 @@ class ScoringAgent:
             full = Completion("", Finish.CONTEXT, prompt, num_prompt_tokens=len(prompt))
             return Decision(None, None, full)
         parts = await self._score(tuple((prompt, ids) for ids in candidates))
-        log_pi = self.log_policy(parts, legal_actions)
+        log_pi, tokens = self.log_policy(parts, legal_actions, candidates)
         chosen = _draw(log_pi, legal_actions, uniforms)
         completion = Completion(
             text=legal_actions[chosen],
             finish=Finish.STOP,
             prompt_ids=prompt,
             completion_ids=candidates[chosen],
-            logprobs=tuple(parts[chosen].tolist()),
+            logprobs=tuple(tokens[chosen].tolist()),
             num_prompt_tokens=len(prompt),
             num_completion_tokens=len(candidates[chosen]),
         )
@@ -228,13 +253,32 @@ class ScoringAgent:
             legal_actions[chosen], None, completion, candidates=candidates, candidate_logprobs=tuple(log_pi.tolist())
         )
 
-    def log_policy(self, parts: Sequence[Tensor], actions: Sequence[str]) -> Tensor:
-        """Return [actions] float64 log pi from the token log-probabilities of each action, with gradients."""
+    def log_policy(
+        self, parts: Sequence[Tensor], actions: Sequence[str], candidates: tuple[tuple[int, ...], ...]
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the policy of one decision, with gradients.
+
+        Args:
+            parts: the model's log-probabilities of the tokens of each action.
+            actions: their texts.
+            candidates: their tokens.
+
+        Returns:
+            [actions] float64 log pi, and the log-probabilities of the tokens of each action: the model's own, or with
+            ``choice="token"`` those among the tokens that go on to a legal action.
+
+        Raises:
+            GameError: ``choice="token"`` and an action is the beginning of another.
+        """
         lengths = [len(part) for part in parts]
-        sizes = [action_size(action, n, self.normalisation) for action, n in zip(actions, lengths, strict=True)]
-        # Greedy play records the policy of temperature 1.
+        temperature = self.temperature or 1.0  # greedy play records the policy of temperature 1
         # Sums of many tokens: float64, so that they do not add rounding of their own.
-        return action_logprobs(torch.cat(list(parts)).double(), lengths, sizes, temperature=self.temperature or 1.0)
+        flat = torch.cat(list(parts)).double()
+        if self.choice == "token":
+            tokens = torch.split(branch_logprobs(flat, candidates, temperature=temperature)[0], lengths)
+            return torch.stack([part.sum() for part in tokens]), tokens
+        sizes = [action_size(action, n, self.normalisation) for action, n in zip(actions, lengths, strict=True)]
+        return action_logprobs(flat, lengths, sizes, temperature=temperature), parts
 
     async def _score(self, rows: tuple[TokenRow, ...]) -> list[Tensor]:
         """Return the token log-probabilities of each row; calls that wait at the same time share a pass."""

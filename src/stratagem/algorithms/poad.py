@@ -28,7 +28,8 @@ What pi is depends on who plays. A language agent samples tokens: a token's prob
 the product over the completion. A scoring agent (:mod:`stratagem.agents.scoring`) chooses among the admissible actions
 by their normalised scores: ``twosome`` trains log pi of that choice, through the tokens of all candidates; ``poad`` and
 ``ntpo`` train the tokens of the chosen action with the model's own token probabilities, as the authors' code does,
-though those are not what the choice was drawn from.
+though those are not what the choice was drawn from. With the agent's ``choice = "token"`` they are: the policy of a
+token is then its share among those that go on to an admissible action.
 
 Departures from the papers:
 
@@ -203,8 +204,16 @@ def learnt_steps(trajectory: Trajectory, *, bootstrap_truncated: bool) -> tuple[
     return trajectory.steps, None
 
 
-def make_samples(learner: Learner, trajectories: Sequence[Trajectory]) -> list[list[Sample]]:
-    """Return the samples of each episode: values, advantages and returns of every unit."""
+def make_samples(
+    learner: Learner, trajectories: Sequence[Trajectory], *, by_branch: bool = False
+) -> list[list[Sample]]:
+    """Return the samples of each episode: values, advantages and returns of every unit.
+
+    Args:
+        learner: its critic and settings.
+        trajectories: one for each episode.
+        by_branch: tokens were drawn among those that go on to a legal action.
+    """
     config = learner.config
     whole_actions = config.credit == "twosome"
     chosen = [learnt_steps(t, bootstrap_truncated=config.bootstrap_truncated) for t in trajectories]
@@ -233,7 +242,7 @@ def make_samples(learner: Learner, trajectories: Sequence[Trajectory]) -> list[l
                 Sample(
                     prompt_ids=step.prompt_ids,
                     completion_ids=step.completion_ids,
-                    candidates=step.candidates if whole_actions else (),
+                    candidates=step.candidates if whole_actions or by_branch else (),
                     old_logprobs=_old_logprobs(step, whole_actions=whole_actions),
                     values=before,
                     advantages=credit,
@@ -353,7 +362,8 @@ def train(
             smallest=1,
             on_finish=on_finish,
         )
-        episodes = make_samples(learner, [t for group in groups for t in group.trajectories])
+        by_branch = isinstance(agent, ScoringAgent) and agent.choice == "token"
+        episodes = make_samples(learner, [t for group in groups for t in group.trajectories], by_branch=by_branch)
         samples = [sample for episode in episodes for sample in episode]
         rates = dict(zip(("learning_rate", "critic_learning_rate"), learner.rates(), strict=True))
         metrics = {**describe_episodes(groups), **rates, **describe_values(samples)}

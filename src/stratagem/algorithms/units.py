@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratagem.agents.branches import branch_logprobs
 from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
-from stratagem.agents.scoring import ScoringAgent, action_logprobs, action_size
+from stratagem.agents.scoring import ScoringAgent
 from stratagem.algorithms.poad_config import POADConfig
 from stratagem.models.base import CriticModel, TokenRow
 from stratagem.models.heads import trunk_states
@@ -32,7 +33,7 @@ class Sample:
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     candidates: tuple[tuple[int, ...], ...]
-    """What was chosen among; empty where tokens were sampled freely or get the credit."""
+    """What was chosen among, if the policy of the units depends on it; else empty."""
     old_logprobs: np.ndarray
     """log pi_old of each unit."""
     values: np.ndarray
@@ -72,7 +73,8 @@ def sample_units(model: CriticModel, samples: Sequence[Sample], agent: Agent, co
     """Return log pi, entropy and hidden state of every unit, from one pass."""
     if samples[0].candidates:
         assert isinstance(agent, ScoringAgent)
-        return _choices(model, samples, agent, config)
+        choices = _choices if config.credit == "twosome" else _branches
+        return choices(model, samples, agent, config)
     return _sequences(model, samples, agent, config)
 
 
@@ -97,16 +99,24 @@ def _sequences(model: CriticModel, samples: Sequence[Sample], agent: Agent, conf
     return Units(logprobs, entropy, states, where, batch.num_computed)
 
 
+def _decisions(
+    samples: Sequence[Sample],
+) -> tuple[dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], int], list[TokenRow]]:
+    """Return the number of the first row of each distinct decision, and the rows of all their candidates."""
+    first: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], int] = {}
+    rows: list[TokenRow] = []
+    for sample in samples:
+        if first.setdefault((sample.prompt_ids, sample.candidates), len(rows)) == len(rows):
+            rows.extend((sample.prompt_ids, ids) for ids in sample.candidates)
+    return first, rows
+
+
 def _choices(model: CriticModel, samples: Sequence[Sample], agent: ScoringAgent, config: POADConfig) -> Units:
     """Return log pi of each choice among candidates; equal decisions cost once.
 
     The value of a decision is read at the last token of its prompt, which all candidates share.
     """
-    choices: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], int] = {}
-    rows: list[TokenRow] = []
-    for sample in samples:
-        if choices.setdefault((sample.prompt_ids, sample.candidates), len(rows)) == len(rows):
-            rows.extend((sample.prompt_ids, ids) for ids in sample.candidates)
+    choices, rows = _decisions(samples)
     batch = model.logprobs(rows)
     states = trunk_states(model, rows, batch, config.critic.trunk)
     policies: list[Tensor] = []
@@ -116,9 +126,8 @@ def _choices(model: CriticModel, samples: Sequence[Sample], agent: ScoringAgent,
     for _, candidates in choices:
         lengths = [len(ids) for ids in candidates]
         texts = [model.decode(ids, skip_special_tokens=True) for ids in candidates]
-        sizes = [action_size(text, n, agent.normalisation) for text, n in zip(texts, lengths, strict=True)]
-        tokens = batch.logprobs[start : start + sum(lengths)].double()  # as in sampling
-        log_pi = action_logprobs(tokens, lengths, sizes, temperature=agent.temperature)
+        parts = torch.split(batch.logprobs[start : start + sum(lengths)], lengths)
+        log_pi, _ = agent.log_policy(parts, texts, candidates)
         policies.append(log_pi)
         entropies.append(-(log_pi.exp() * log_pi).sum().expand(len(candidates)))
         firsts += [start] * len(candidates)
@@ -130,6 +139,29 @@ def _choices(model: CriticModel, samples: Sequence[Sample], agent: ScoringAgent,
         torch.cat(entropies).float(),
         states.index_select(0, torch.tensor(firsts, device=device)),
         torch.tensor(index, device=device),
+        batch.num_computed,
+    )
+
+
+def _branches(model: CriticModel, samples: Sequence[Sample], agent: ScoringAgent, config: POADConfig) -> Units:
+    """Return log pi of each token of the chosen action among those that go on to a candidate."""
+    decisions, rows = _decisions(samples)
+    batch = model.logprobs(rows)
+    states = trunk_states(model, rows, batch, config.critic.trunk)
+    starts = np.cumsum([0, *(len(ids) for _, ids in rows)])
+    found: list[tuple[Tensor, Tensor]] = []
+    for (_, candidates), row in decisions.items():
+        tokens = batch.logprobs[starts[row] : starts[row + len(candidates)]].double()  # as in sampling
+        found.append(branch_logprobs(tokens, candidates, temperature=agent.temperature))
+    index: list[int] = []
+    for sample in samples:
+        row = decisions[sample.prompt_ids, sample.candidates] + sample.candidates.index(sample.completion_ids)
+        index.extend(range(starts[row], starts[row + 1]))
+    return Units(
+        torch.cat([logprobs for logprobs, _ in found]).float(),
+        torch.cat([entropy for _, entropy in found]).float(),
+        states,
+        torch.tensor(index, device=states.device),
         batch.num_computed,
     )
 
