@@ -26,7 +26,7 @@ __all__ = ["branch_logprobs"]
 
 @dataclass(frozen=True)
 class _Branches:
-    """The trie of some actions: S tokens of all of them, one after the other, D distinct children, G points of choice."""
+    """The trie of some actions: S tokens one after the other, D distinct children, G points of choice."""
 
     child: Tensor
     """[S] which of the D each token is."""
