@@ -114,6 +114,23 @@ def test_a_game_without_a_planner_is_refused(toys: SimpleNamespace) -> None:
         demonstrations(agent, Unplanned, WarmStartConfig("planner"), seed=0)
 
 
+def test_a_demonstration_that_does_not_fit_into_the_context_is_refused() -> None:
+    model = tiny()
+    agent = LanguageAgent.from_config(model, AgentConfig(template="action"))
+    settings = WarmStartConfig(num_episodes=1)
+    make_game = lambda: make("FrozenLake-NotSlippery")  # noqa: E731
+    longest = max(len(p) + len(a) for e in demonstrations(agent, make_game, settings, seed=0) for p, a in e)
+    model.context_length = longest
+    assert demonstrations(agent, make_game, settings, seed=0)
+    model.context_length = longest - 1
+    message = (
+        f"A demonstration takes {longest} tokens and the context of model {model.name!r} holds {longest - 1}; use a "
+        "shorter template or fewer agent.context_steps."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        demonstrations(agent, make_game, settings, seed=0)
+
+
 def test_no_demonstration_starts_where_an_evaluation_starts() -> None:
     agent = LanguageAgent.from_config(tiny(), AgentConfig())
     config = WarmStartConfig(num_episodes=4, answers_per_state=1)

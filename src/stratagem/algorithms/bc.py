@@ -122,7 +122,7 @@ def demonstrations(
     The templates of an ensemble take turns: an episode shows one of them.
 
     Raises:
-        ConfigError: the game has no planner.
+        ConfigError: the game has no planner, or a demonstration is longer than the model's context.
         GameError: no start outside ``excluded_starts`` was found.
     """
     model: TrainableModel = agent.model  # type: ignore[assignment]
@@ -164,7 +164,7 @@ def demonstrations(
                     draws = rng.permutation(len(legal) * -(-config.answers_per_state // len(legal)))
                     answers = [legal[int(i) % len(legal)] for i in draws[: config.answers_per_state]]
                     move = game.random_action(0, rng)
-                rows.extend((prompt, model.encode(answer_text(shown, answer))) for answer in answers)
+                rows.extend((prompt, _fitting(model, prompt, answer_text(shown, answer))) for answer in answers)
                 if isinstance(asking, HistoryEpisode):
                     said = answer_text(shown, move)
                     asking.remember(observations[0], said, model.encode(said))
@@ -179,6 +179,16 @@ def demonstrations(
     finally:
         game.close()
     return episodes
+
+
+def _fitting(model: TrainableModel, prompt: tuple[int, ...], answer: str) -> tuple[int, ...]:
+    ids = model.encode(answer)
+    if len(prompt) + len(ids) > model.context_length:
+        raise ConfigError(
+            f"A demonstration takes {len(prompt) + len(ids)} tokens and the context of model {model.name!r} holds "
+            f"{model.context_length}; use a shorter template or fewer agent.context_steps."
+        )
+    return ids
 
 
 def warm_start(
