@@ -1,8 +1,8 @@
 r"""Linear layers on few rows: the same product, asked for the other way around.
 
 A pass of sampling computes some tens of rows. MKL packs one of the two matrices for every product, and with few rows
-:math:`X W^T` packs the weights, most of what there is to read; :math:`(W X^T)^T` packs the rows. Measured
-with the layers of a model of 135M on an AMD EPYC (AVX2), 2 threads: 2.4 times as fast with 4 rows, 1.4 with 16, 1.2 with
+:math:`X W^T` packs the weights, most of what there is to read; :math:`(W X^T)^T` packs the rows. Measured with the
+layers of a model of 135M on an AMD EPYC (AVX2), 2 threads: 2.4 times as fast with 4 rows, 1.4 with 16, 1.2 with
 64, and no faster from some hundreds on. The result is a transposed view, which the layers after it take as it is.
 """
 
