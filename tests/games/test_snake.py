@@ -360,7 +360,7 @@ def test_use_before_reset_is_refused():
         ({"max_steps": 0}, "max_steps=0 leaves no round to play; set max_steps to 1 or more."),
         (
             {"coordinates": False, "grid": False},
-            "coordinates=False and grid=False leave nothing to see; set at least one to True.",
+            "coordinates=False, grid=False and relative=False leave nothing to see; set at least one to True.",
         ),
     ],
     ids=lambda value: str(value)[:40],
@@ -368,3 +368,33 @@ def test_use_before_reset_is_refused():
 def test_bad_settings_are_refused(params, message):
     with pytest.raises(ConfigError, match=exact(message)):
         Snake(**params)
+
+
+def test_the_text_from_the_head_of_the_snake() -> None:
+    # A board of 4 x 4, cell = x + 4 y. Own snake: head (0, 1) = 4, body (0, 0) = 0. Enemy: head (1, 2) = 9, body (1, 1)
+    # = 5. Apples at (0, 2) = 8 (one up) and (3, 0) = 3 (three right, one down).
+    game = Snake(width=4, height=4, num_apples=2, relative=True, coordinates=False, grid=False)
+    game.reset(seed=0)
+    game._state = State(((4, 0), (9, 5)), (3, 8))
+    assert game.observation(0).splitlines()[-4:] == [
+        "Beside is one space away. Distances are counted from your head; the nearest stands first.",
+        "Beside your head: up apple, down body, left wall, right snake",
+        "Apples: 1 up; 3 right and 1 down",
+        "Enemy heads: 1 right and 1 up",
+    ]
+    assert game.observation(1).splitlines()[-3:] == [
+        "Beside your head: up free, down body, left apple, right free",
+        "Apples: 1 left; 2 right and 2 down",
+        "Enemy heads: 1 left and 1 down",
+    ]
+    assert "(x, y)" not in game.observation(0)
+    game._state = State(((), (9, 5)), ())
+    assert game.observation(0).splitlines()[-1] == "You are dead."
+    assert game.observation(1).splitlines()[-2:] == ["Apples: none", "Enemy heads: none"]
+
+
+def test_equally_far_cells_stand_in_a_fixed_order() -> None:
+    game = Snake(width=5, height=5, num_snakes=1, num_apples=4, relative=True, coordinates=False, grid=False)
+    game.reset(seed=0)
+    game._state = State(((12,),), (7, 11, 13, 17))
+    assert game.observation(0).splitlines()[-1] == "Apples: 1 left; 1 down; 1 up; 1 right"

@@ -29,6 +29,7 @@ import numpy as np
 
 from stratagem.errors import ConfigError, GameError
 from stratagem.games.base import Game, GameStep, check_joint_action
+from stratagem.games.snake_text import RELATIVE_RULES, relative_lines
 from stratagem.seeding import generator
 
 __all__ = [
@@ -259,6 +260,7 @@ class Snake(Game):
         max_steps: int = 100,
         coordinates: bool = True,
         grid: bool = True,
+        relative: bool = False,
     ) -> None:
         """Set the rules.
 
@@ -275,6 +277,7 @@ class Snake(Game):
             max_steps: an episode is truncated after this many rounds.
             coordinates: show positions as coordinates.
             grid: show the board as a grid.
+            relative: say what is beside the head and how far apples and enemies are from it.
         """
         for key, value in (("width", width), ("height", height)):
             if not 2 <= value <= 50:
@@ -290,8 +293,10 @@ class Snake(Game):
             raise ConfigError(f"start_length={start_length!r} leaves no snake; set start_length to 1 or more.")
         if max_steps < 1:
             raise ConfigError(f"max_steps={max_steps!r} leaves no round to play; set max_steps to 1 or more.")
-        if not (coordinates or grid):
-            raise ConfigError("coordinates=False and grid=False leave nothing to see; set at least one to True.")
+        if not (coordinates or grid or relative):
+            raise ConfigError(
+                "coordinates=False, grid=False and relative=False leave nothing to see; set at least one to True."
+            )
         self.width = width
         self.height = height
         self.num_players = num_snakes
@@ -303,6 +308,7 @@ class Snake(Game):
         self.max_steps = max_steps
         self.coordinates = coordinates
         self.grid = grid
+        self.relative = relative
         self._table = neighbours(width, height)
         self._labels = _labels(width, height)
         self._fixed_text = self._rules()
@@ -371,6 +377,10 @@ class Snake(Game):
             for number, seat in enumerate(seats[1:], start=2):
                 lines.append(f"Enemy snake {number}: {self._snake_text(state.snakes[seat])}")
             lines.append(f"Your snake 1: {self._snake_text(state.snakes[player])}")
+        if self.relative:
+            snakes = [state.snakes[seat] for seat in seats]
+            moves = dict(zip(ACTIONS, self._table[snakes[0][0]], strict=True)) if snakes[0] else {}
+            lines += relative_lines(snakes[0], snakes[1:], state.apples, moves, self.width)
         if self.grid:
             lines.append("State:")
             lines.append(self._grid_text(state, seats))
@@ -468,6 +478,8 @@ class Snake(Game):
                 f"Cells are (x, y): (0, 0) is bottom left, ({self.width - 1}, {self.height - 1}) is top right. "
                 "Right adds 1 to x, up adds 1 to y."
             )
+        if self.relative:
+            lines.append(RELATIVE_RULES)
         if self.grid:
             enemy = {1: "", 2: "2 enemy head, "}.get(self.num_players, f"2 to {self.num_players} enemy heads, ")
             lines.append(f"Symbols: 1 your head, {enemy}T body, A apple, _ empty.")
