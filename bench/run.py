@@ -134,7 +134,7 @@ def _full_size(
 def run_sample(options: argparse.Namespace, keeper: Keeper, console: Console) -> None:
     model = sampling.load(options.model)
     peer = sampling.Generate(options.model)
-    workloads = [_workload(letter, model, options) for letter in SAMPLED if letter in options.only]
+    workloads = [_workload(letter, model, options, sampled=True) for letter in SAMPLED if letter in options.only]
     longest = max(len(prompt) for w in workloads for prompt in w.prompts) + max(w.max_new_tokens for w in workloads)
     start = f"vLLM in {options.vllm_dtype} on core {cores(options.threads)}"
     vllm = None
@@ -277,8 +277,8 @@ def _child_peak(side: str, letter: str, options: argparse.Namespace, console: Co
     return None if found is None else float(found["gib"])
 
 
-def _workload(letter: str, model: LocalModel, options: argparse.Namespace) -> Workload:
-    return build(letter, model, model.module.config.vocab_size, quick=options.quick)
+def _workload(letter: str, model: LocalModel, options: argparse.Namespace, *, sampled: bool = False) -> Workload:
+    return build(letter, model, model.module.config.vocab_size, quick=options.quick, sampled=sampled)
 
 
 def _try(console: Console, what: str, run: Callable[[], Any]) -> Any:

@@ -98,6 +98,8 @@ _FULL = {
     "f": _Size(8, 1, 256),
     "a_full": _Size(4, 32, 4),
 }
+# Sampling is measured with as many prompts as a batch of an experiment has, where training on them takes minutes.
+_SAMPLED = {"b": _Size(1, 6, 100, 64), "c": _Size(1, 6, 4, 64), "d": _Size(4, 16, 128)}
 _QUICK = {
     "a": _Size(1, 2, 4, 6),
     "b": _Size(1, 1, 5, 6),
@@ -109,7 +111,7 @@ _QUICK = {
 }
 
 
-def build(letter: str, encoder: Encoder, vocabulary: int, *, quick: bool = False) -> Workload:
+def build(letter: str, encoder: Encoder, vocabulary: int, *, quick: bool = False, sampled: bool = False) -> Workload:
     """Make a workload.
 
     Args:
@@ -117,8 +119,9 @@ def build(letter: str, encoder: Encoder, vocabulary: int, *, quick: bool = False
         encoder: makes tokens; its chat template is part of the workload.
         vocabulary: random tokens lie below it.
         quick: a few short rows, for the smoke test.
+        sampled: the size of the sampling benchmark.
     """
-    size = (_QUICK if quick else _FULL)[letter]
+    size = _QUICK[letter] if quick else (_FULL | (_SAMPLED if sampled else {}))[letter]
     kind = letter[0]
     if kind == "d":
         rows = _single_turn(encoder, size, vocabulary)
