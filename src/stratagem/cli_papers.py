@@ -14,7 +14,8 @@ from stratagem.evaluation.play import evaluate, seat_opponents
 from stratagem.files import atomic_write_text
 from stratagem.reproduce import arms as ms_grpo
 from stratagem.reproduce import poad_arms as poad
-from stratagem.reproduce import poad_report, report
+from stratagem.reproduce import poad_report, report, step_hrl_report
+from stratagem.reproduce import step_hrl_arms as step_hrl
 from stratagem.reproduce.arm import Arm, Scale
 from stratagem.reproduce.consistency import CONSISTENCY
 from stratagem.reproduce.pages import Findings
@@ -48,11 +49,15 @@ def find_paper(arguments: argparse.Namespace) -> Paper:
 
     Raises:
         UnknownNameError: there is none of that name.
-        ConfigError: an option is another paper's.
+        ConfigError: an option is another paper's, or the scale is.
     """
     if arguments.paper not in PAPERS:
         raise UnknownNameError("paper", arguments.paper, PAPERS)
     own = PAPERS[arguments.paper]
+    if arguments.scale not in own.scales:
+        raise ConfigError(
+            f"--scale {arguments.scale} is not there for {arguments.paper}; use --scale {' or '.join(own.scales)}."
+        )
     for name in dict.fromkeys(name for paper in PAPERS.values() for name in paper.options):
         if name not in own.options and getattr(arguments, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} means nothing to paper {arguments.paper!r}; leave it out.")
@@ -129,11 +134,26 @@ def _poad_parts(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _poad_arms(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Arm]:
-    tasks = list(poad.TASKS) if arguments.tasks is None else arguments.tasks.split(",")
+    return poad.make_arms(arguments.scale, parts, _tasks(arguments, poad.TASKS), arguments.overrides)
+
+
+def _tasks(arguments: argparse.Namespace, known: Mapping[str, object]) -> list[str]:
+    tasks = list(known) if arguments.tasks is None else arguments.tasks.split(",")
     for task in tasks:
-        if task not in poad.TASKS:
-            raise UnknownNameError("task", task, poad.TASKS)
-    return poad.make_arms(arguments.scale, parts, tasks, arguments.overrides)
+        if task not in known:
+            raise UnknownNameError("task", task, known)
+    return tasks
+
+
+# ---- STEP-HRL --------------------------------------------------------------------------------------------------------
+
+
+def _step_hrl_parts(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return ("ablations",) if arguments.ablations else step_hrl.PARTS
+
+
+def _step_hrl_arms(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Arm]:
+    return step_hrl.make_arms(arguments.scale, parts, _tasks(arguments, step_hrl.TASKS), arguments.overrides)
 
 
 PAPERS: dict[str, Paper] = {
@@ -152,6 +172,13 @@ PAPERS: dict[str, Paper] = {
         parts=_poad_parts,
         make_arms=_poad_arms,
         write_report=poad_report.write_report,
+    ),
+    "step-hrl": Paper(
+        scales=step_hrl.SCALES,
+        options=("tasks", "tokens_per_second"),
+        parts=_step_hrl_parts,
+        make_arms=_step_hrl_arms,
+        write_report=step_hrl_report.write_report,
     ),
 }
 """Name on the command line -> paper."""

@@ -278,23 +278,26 @@ def _add_reproduce(verbs: Any) -> None:
         "reproduce",
         "PAPER [options]",
         "Run the experiments of a paper, and put its tables and figures beside ours.",
-        "PAPER is ms-grpo or poad. Runs lie under --out and are named there: what is finished is not run again, what\n"
-        "was stopped goes on from its newest checkpoint. The page is written after each run, also of what is there so\n"
-        "far.",
+        "PAPER is ms-grpo, poad or step-hrl. Runs lie under --out and are named there: what is finished is not run\n"
+        "again, what was stopped goes on from its newest checkpoint. The page is written after each run, also of what\n"
+        "is there so far.",
         [
             "stratagem reproduce ms-grpo --dry-run",
             "stratagem reproduce ms-grpo --table 1 --scale laptop --seeds 2",
             "stratagem reproduce ms-grpo --figure 3 --scale paper --dry-run --tokens-per-second 2000",
             "stratagem reproduce ms-grpo --collect",
             "stratagem reproduce poad --tasks food_preparation,entertainment --seeds 2",
+            "stratagem reproduce step-hrl --tasks alfworld --seeds 1",
         ],
     )
-    parser.add_argument("paper", metavar="PAPER", help="ms-grpo or poad")
+    parser.add_argument("paper", metavar="PAPER", help="ms-grpo, poad or step-hrl")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--table", metavar="N", type=int, help="of ms-grpo, only the runs of this table: 1")
     part.add_argument("--figure", metavar="N", type=int, help="of ms-grpo, only the runs of this figure: 1, 2, 3")
     part.add_argument(
-        "--tasks", metavar="T,T", help="of poad, only these: food_preparation, entertainment, tomato_salad, ..."
+        "--tasks",
+        metavar="T,T",
+        help="of poad and step-hrl, only these: food_preparation, entertainment, ..., alfworld, scienceworld",
     )
     part.add_argument("--ablations", action="store_true", help="only the ablations")
     part.add_argument(
@@ -320,7 +323,7 @@ def _add_reproduce(verbs: Any) -> None:
     parser.add_argument("--collect", action="store_true", help="run nothing; make the page from what is there")
     parser.add_argument(
         "--tokens-per-second", metavar="X", type=float,
-        help="of ms-grpo, measured rate of generating and learning, for the hours (that of the scale)",
+        help="of ms-grpo and step-hrl, measured rate of generating and learning, for the hours (that of the scale)",
     )  # fmt: skip
     parser.add_argument("--decisions-per-second", metavar="X", type=float, help="of poad, the same (that of the scale)")
 
