@@ -62,7 +62,7 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(home: Path, capsys: pytest.Ca
     # The same panel, way of choosing, temperature, discount and draws.
     assert result(f"ev_{run}") == json.loads(final)
     settings = json.loads(Path(f"ev_{run}/settings.json").read_text())
-    assert (settings["who.normalisation"], settings["who.temperature"]) == ("tokens", 2.0 if run == "scores" else 0.0)
+    assert (settings["who.choice"], settings["who.temperature"]) == ("token", 4.0 if run == "scores" else 0.0)
 
 
 def test_discounted_and_plain_returns_stand_beside_each_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,8 +86,10 @@ def test_a_model_without_a_run_chooses_among_actions(home: Path, capsys: pytest.
     settings = json.loads(Path("ev_tiny/settings.json").read_text())
     assert [settings[f"who.{key}"] for key in ("normalisation", "temperature", "template")] == ["words", 0.5, None]
     assert result("ev_tiny")["invalid_action_rate"] == 0.0
-    said(capsys, "eval", "scores", "--agent-set", "normalisation=none", *words, "--out", "ev_none")
-    assert json.loads(Path("ev_none/settings.json").read_text())["who.normalisation"] == "none"
+    changed = ("--agent-set", "choice=action", "--agent-set", "normalisation=none")
+    said(capsys, "eval", "scores", *changed, *words, "--out", "ev_none")
+    settings = json.loads(Path("ev_none/settings.json").read_text())
+    assert (settings["who.normalisation"], "who.choice" in settings) == ("none", False)
 
 
 def test_a_gamma_that_is_no_discount_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
