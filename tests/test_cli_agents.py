@@ -12,6 +12,8 @@ import pytest
 
 from stratagem.cli import main
 from stratagem.evaluation.episode_log import read_episodes
+from stratagem.games import GAMES
+from stratagem.games.frozen_lake import FrozenLake
 
 LAKE = ("--game", "frozen_lake", "--param", "board=['SG', 'HF']", "--param", "slippery=false", "--episodes", "2")
 
@@ -184,3 +186,12 @@ def test_what_is_not_trained_is_not_trained(capsys: pytest.CaptureFixture[str]) 
         "error: agent.name='reflexion' learns from its failures in words, and nothing of it is trained; evaluate it "
         "with `stratagem eval MODEL --agent reflexion`, or train agent.name = 'react'.\n"
     )
+
+
+def test_a_game_without_a_description_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = type("Plain", (FrozenLake,), {"__doc__": None})
+    monkeypatch.setitem(GAMES, "plain", plain)
+    assert main(["games", "plain"]) == 0
+    assert capsys.readouterr().out.startswith("plain: no description\nparameters:\n")

@@ -415,7 +415,8 @@ def _show_game(console: Console, arguments: argparse.Namespace) -> int:
     name, params = arguments.game, parse_params(arguments.params)
     game = make(name, **params)
     base, _ = VARIANTS.get(name, (name, {}))
-    console.print(f"{name}: {(GAMES[base].__doc__ or '').strip().splitlines()[0]}", markup=False)
+    about = (GAMES[base].__doc__ or "no description").strip().partition("\n")[0]
+    console.print(f"{name}: {about}", markup=False)
     console.print("parameters:")
     for key, value in (parameters(name) | params).items():
         console.print(f"  {key} = {value!r}", markup=False)

@@ -368,7 +368,9 @@ def test_commands_that_make_no_sense_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paper = "ms-grpo"
-    command_refused(capsys, "Unknown paper 'msgrpo'. Did you mean 'ms-grpo'? Available: ms-grpo, poad, step-hrl.", "msgrpo")
+    command_refused(
+        capsys, "Unknown paper 'msgrpo'. Did you mean 'ms-grpo'? Available: ms-grpo, poad, step-hrl.", "msgrpo"
+    )
     command_refused(
         capsys, "--table 2 is not in the paper; its only results table is --table 1.", paper, "--table", "2"
     )
