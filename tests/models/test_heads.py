@@ -93,7 +93,9 @@ def test_the_base_trunk_does_not_follow_the_adapter(make_local: MakeLocal) -> No
     batch = model.logprobs(ROWS)
     plain = trunk_states(model, ROWS, batch, "base")
     assert not plain.requires_grad
-    torch.testing.assert_close(plain, batch.hidden, rtol=0.0, atol=1e-5)  # a new adapter adds nothing
+    with torch.no_grad():  # as the base is computed: products of few rows round otherwise with gradients
+        without_gradients = model.hidden_states(ROWS)
+    torch.testing.assert_close(plain, without_gradients, rtol=0.0, atol=1e-6)  # a new adapter adds nothing
     for parameter in model.named_parameters().values():
         parameter.data.add_(0.5)
     batch = model.logprobs(ROWS)
