@@ -24,6 +24,8 @@ Departures from the paper:
 - ``baseline``, ``dynamic_groups`` and ``adaptive_temperature`` are remedies for the inconsistency between runs that the
   paper reports (:func:`stratagem.algorithms.advantages.leave_one_out`, :mod:`stratagem.algorithms.dynamic`,
   :mod:`stratagem.algorithms.temperature`); all are off by default.
+- ``average_decay`` plays panels with a moving average of the weights (:mod:`stratagem.algorithms.average`); off by
+  default.
 - ``max_kl`` shortens steps of ascent that move the policy too far from theta_old; off by default.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
@@ -41,6 +43,7 @@ from torch import Tensor
 
 from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
+from stratagem.algorithms.average import WeightAverage
 from stratagem.algorithms.dynamic import collect
 from stratagem.algorithms.episodes import describe_episodes
 from stratagem.algorithms.kl import KL_ESTIMATORS
@@ -135,6 +138,7 @@ class Learner:
         )
         adaptive = config.adaptive_temperature
         self.thermostat = None if adaptive is None else Thermostat(adaptive)
+        self.average = WeightAverage(model, config.average_decay) if config.average_decay else None
         if config.kl_coef > 0:
             model.keep_reference()
 
@@ -308,6 +312,8 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
                 )
             collected.append(metrics)
     learner.iteration += 1
+    if learner.average is not None:
+        learner.average.update()
     if not collected:
         return {"num_updates": 0.0}
     averaged = {key: float(np.mean([metrics[key] for metrics in collected])) for key in collected[0]}

@@ -74,6 +74,9 @@ class MSGRPOConfig:
     """Trust region; ours. An iteration moves the policy about so far at most: after a step, KL(theta_old || theta) of a
     completion is estimated on a few samples from all groups, and the step is shortened until it is at most its part of
     this (the first of four steps may use up a quarter). None takes every step whole, as the paper does."""
+    average_decay: float = 0.0
+    """Panels are played and the model is saved with a moving average of the weights; 0 is off, as in the paper. 0.8
+    averages over about five iterations. See :mod:`stratagem.algorithms.average`."""
     num_epochs: int = 1
     """Passes over the episodes of an iteration; the paper's 1."""
     minibatch_groups: int | None = None
@@ -117,6 +120,8 @@ class MSGRPOConfig:
             raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
+        if not 0 <= self.average_decay < 1:
+            raise ConfigError(f"average_decay={self.average_decay!r} is not in [0, 1); use 0 for no average.")
         for name in ("kl_coef", "ent_coef", "step_coef", "weight_decay", "warmup_iterations", "dynamic_groups"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 0 or more.")

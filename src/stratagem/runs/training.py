@@ -16,6 +16,7 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
 from stratagem.agents.scoring import ScoringAgent
 from stratagem.algorithms import eto, ms_grpo, poad, step_hrl
+from stratagem.algorithms.average import WeightAverage
 from stratagem.algorithms.bc import warm_start
 from stratagem.data.trajectories import write_trajectories
 from stratagem.errors import ModelError, RunError
@@ -58,7 +60,8 @@ class Algorithm:
 
     make_learner: Callable[[Any, Any], Any]
     """(model, settings) -> an object with ``iteration``, ``optimizer`` and, where it has some, ``heads``
-    (:class:`stratagem.models.heads.Heads`); it takes the weights as its reference."""
+    (:class:`stratagem.models.heads.Heads`) and ``average`` (:class:`stratagem.algorithms.average.WeightAverage`); it
+    takes the weights as its reference."""
     train: Callable[..., Iterator[Any]]
     """Yields ``number``, ``groups``, ``advantages``, ``failed`` and ``metrics`` after each iteration."""
     check_agent: Callable[[Any], None]
@@ -240,6 +243,14 @@ class _Driver:
         """Return the learner's heads, or None where it has none."""
         return getattr(self.learner, "heads", None)
 
+    def _average(self) -> WeightAverage | None:
+        """Return the average that is evaluated in place of the trained weights, or None."""
+        return getattr(getattr(self, "learner", None), "average", None)
+
+    def _applied(self) -> AbstractContextManager[None]:
+        average = self._average()
+        return nullcontext() if average is None else average.applied()
+
     def _keeps_reference(self) -> bool:
         return getattr(self.recipe.algorithm, "kl_coef", 0.0) > 0
 
@@ -253,6 +264,8 @@ class _Driver:
         load_parameters(self.model, checkpoint.tensors["parameters"], checkpoint.path)
         if self._heads() is not None:
             self._heads().load_state(checkpoint.tensors["heads"])
+        if (average := self._average()) is not None:
+            average.load_state(checkpoint.tensors["average"], checkpoint.iteration)
         state = checkpoint.state
         self.learner.optimizer.load_state_dict(state["optimizer"])
         self.learner.iteration = checkpoint.iteration
@@ -310,7 +323,8 @@ class _Driver:
             every = recipe.evaluation.every
             tag = "final" if number == self.total else f"{number:06d}" if every and number % every == 0 else None
             if tag is not None:
-                self._evaluate(tag, number)
+                with self._applied():
+                    self._evaluate(tag, number)
                 row |= self._panel_metrics(tag)
             self._log(number, row | self._take_seconds() | peak_memory())
             if number % recipe.run.checkpoint_every == 0 or number == self.total or self.stop.requested:
@@ -339,7 +353,7 @@ class _Driver:
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def _evaluate(self, tag: str, number: int) -> None:
-        """Play every panel with the present weights and keep the results under ``evaluation/TAG``."""
+        """Play every panel with the weights in the model and keep the results under ``evaluation/TAG``."""
         start = time.perf_counter()
         agent, temperature = self.agent, self.recipe.evaluation.temperature
         if temperature is not None and isinstance(agent, LanguageAgent | HistoryAgent):
@@ -446,13 +460,16 @@ class _Driver:
         tensors: dict[str, Mapping[str, Tensor]] = {"parameters": self.model.named_parameters()}
         if self._heads() is not None:
             tensors["heads"] = self._heads().state()
+        if (average := self._average()) is not None:
+            tensors["average"] = average.state()
         save_checkpoint(self.folder.checkpoints, number, tensors, state, keep=self.recipe.run.keep_checkpoints)
         self.display.status("")
         self.seconds["save"] += time.perf_counter() - start
 
     def _finish(self) -> Outcome:
         self.display.status("saving the model")
-        save_model(self.model, self.folder.path / "model")
+        with self._applied():
+            save_model(self.model, self.folder.path / "model")
         summary = write_report(
             self.folder, self.recipe, self.evaluations, self.experiment.optima, self._elapsed(), self.warnings
         )
