@@ -308,6 +308,19 @@ def test_an_exported_model_plays_as_the_run_does(home: Path, capsys: pytest.Capt
     assert ids[0] == ids[1]
 
 
+def test_a_game_of_ones_own_trains_from_the_command_line(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    assert "actions: one, two, three" in said(capsys, "games", "own_game:Nim")
+    options = ["--set", "game.name=own_game:Nim", "--set", "game.params={}", "--set", "algorithm.num_iterations=1"]
+    text = said(capsys, "train", "tiny", "--name", "nim", *FAST, *options)
+    assert "The first episode of own_game:Nim after training:" in text
+    assert "own_game:Nim return" in said(capsys, "view", "nim", "--text") or "own_game:Nim" in text
+    assert "own_game:Nim" in said(capsys, "eval", "nim", "--episodes", "2")
+
+
 # ---- eval ------------------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,7 @@ def _verb(
     listed = "\n".join(f"  {example}" for example in examples)
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
+        prog=f"stratagem {name}",
         usage=f"stratagem {name} {operands}".rstrip(),
         help=text,
         description=f"{text}\n\n{details}".rstrip(),

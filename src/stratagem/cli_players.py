@@ -124,7 +124,7 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
                 hold_template(recipe, run.path, keep=False)
         changed = _changed(recipe.agent, changes, f"run {run.name!r}")
         recipe = replace(recipe, agent=changed, model=replace(recipe.model, **where))
-        settings = {"run": run.name, **_agent_settings(recipe.agent), "weights": _weights(run)}
+        settings = {"run": run.name, **_agent_settings(recipe.agent), "weights": run_weights(run)}
         return Contestant(
             run.name, settings, lambda: _agent(run_model(run, recipe), recipe.agent), recipe, _trials(recipe.agent)
         )
@@ -169,7 +169,7 @@ def run_model(run: RunFolder, recipe: Recipe) -> Any:
     return model
 
 
-def _weights(run: RunFolder) -> str:
+def run_weights(run: RunFolder) -> str:
     """Return which weights of a run are used, so that an evaluation is not resumed with others."""
     from stratagem.runs.checkpoint import list_checkpoints
 

@@ -20,7 +20,7 @@ from stratagem.evaluation.episode_log import read_episodes
 from stratagem.evaluation.figures import sparkline
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
 from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std
-from stratagem.games import GAMES, VARIANTS, make, parameters
+from stratagem.games import GAMES, VARIANTS, game_class, make, parameters
 from stratagem.runs.checkpoint import list_checkpoints
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import read_metrics
@@ -414,8 +414,7 @@ def games(arguments: argparse.Namespace) -> int:
 def _show_game(console: Console, arguments: argparse.Namespace) -> int:
     name, params = arguments.game, parse_params(arguments.params)
     game = make(name, **params)
-    base, _ = VARIANTS.get(name, (name, {}))
-    about = (GAMES[base].__doc__ or "no description").strip().partition("\n")[0]
+    about = (game_class(name).__doc__ or "no description").strip().partition("\n")[0]
     console.print(f"{name}: {about}", markup=False)
     console.print("parameters:")
     for key, value in (parameters(name) | params).items():

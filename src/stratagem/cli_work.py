@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stratagem.cli_players import find_contestant, find_run, free_folder, parse_params, run_model
+from stratagem.cli_players import find_contestant, find_run, free_folder, parse_params, run_model, run_weights
 from stratagem.cli_trials import evaluate_in_trials, print_invalid
 from stratagem.cli_view import make_console, print_trajectory, show_results
 from stratagem.errors import ConfigError, RunError
@@ -55,9 +56,9 @@ def train(arguments: argparse.Namespace) -> int:
     text = dump_toml(recipe)
     with RunFolder.create(arguments.runs_dir, arguments.name, text, resume=arguments.resume) as folder:
         with StopRequest() as stop, Display(console) as display:
-            stop.on_request = lambda: display.note(
-                "Stopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once."
-            )
+            notice = "Stopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once."
+            # From a thread: a signal that arrives while a line is written would have it written twice.
+            stop.on_request = lambda: threading.Thread(target=display.note, args=(notice,), daemon=True).start()
             try:
                 outcome = train_run(recipe, folder, display, stop=stop)
             except KeyboardInterrupt:
@@ -287,6 +288,8 @@ def export(arguments: argparse.Namespace) -> int:
         # A finished adapter is merged when it is loaded.
         save_model(model, target, merged=arguments.merged and model.config.lora is not None)
     size = sum(path.stat().st_size for path in target.iterdir()) / 2**20
+    if not finished.is_dir():
+        print(f"The run is not finished: these are the weights after iteration {run_weights(run).lstrip('0') or 0}.")
     print(
         f"{target}: {size:.1f} MiB, read by transformers' from_pretrained and by `stratagem eval {target} --game ...`"
     )

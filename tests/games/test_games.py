@@ -35,6 +35,25 @@ def exact(message: str) -> str:
     return f"^{re.escape(message)}$"
 
 
+def test_a_game_of_another_package_is_made_by_module_and_class(tmp_path, monkeypatch):
+    (tmp_path / "lake_of_mine.py").write_text(
+        "from stratagem.games.frozen_lake import FrozenLake\nclass Pond(FrozenLake):\n    name = 'pond'\nNUMBER = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert make("lake_of_mine:Pond", size=3).name == "pond"
+    assert parameters("lake_of_mine:Pond")["size"] == 4
+    with pytest.raises(
+        ConfigError, match=exact("Game 'lake_of_mine:Sea': module 'lake_of_mine' has no 'Sea'; name a class of it.")
+    ):
+        make("lake_of_mine:Sea")
+    with pytest.raises(ConfigError, match=r"'lake_of_mine:NUMBER' is no subclass of stratagem\.games\.Game"):
+        make("lake_of_mine:NUMBER")
+    with pytest.raises(ConfigError, match="module 'not_there' cannot be imported"):
+        make("not_there:Game")
+    with pytest.raises(ConfigError, match=r"sizes=3 is not a parameter of lake_of_mine:Pond\. Did you mean 'size'"):
+        make("lake_of_mine:Pond", sizes=3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_registered_game_keeps_the_contract(name):
     check_game(lambda: make(name))

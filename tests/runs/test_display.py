@@ -29,6 +29,21 @@ def test_without_a_terminal_each_iteration_is_one_line() -> None:
     ]
 
 
+def test_without_a_terminal_a_minute_of_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("stratagem.runs.display.time.monotonic", lambda: now)
+    display, out = plain()
+    with display:
+        display.start(total=50, title="panel", unit="episodes")
+        display.status("evaluating: 3/50 episodes")
+        now += 61
+        display.status("evaluating: 9/50 episodes")
+        display.status("evaluating: 10/50 episodes")
+        now += 61
+        display.advance(20)
+    assert out.getvalue().splitlines() == ["panel: 50 episodes", "... evaluating: 9/50 episodes", "... 20 of 50"]
+
+
 def test_a_long_line_is_not_broken() -> None:
     display, out = plain()
     display.start(total=1, title="x" * 300)

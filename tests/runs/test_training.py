@@ -23,6 +23,7 @@ from stratagem.models.local import LocalModel
 from stratagem.recipe import ALGORITHMS as RECIPE_ALGORITHMS
 from stratagem.recipe import GameConfig, Recipe, dump_toml, load_recipe
 from stratagem.runs import checkpoint, training
+from stratagem.runs.advice import no_gain_advice, no_signal_advice
 from stratagem.runs.checkpoint import list_checkpoints, load_latest
 from stratagem.runs.display import Display
 from stratagem.runs.experiment import build_experiment, check_recipe, panel_params
@@ -30,7 +31,6 @@ from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.metrics import read_metrics
 from stratagem.runs.plan import make_plan, parameter_count
-from stratagem.runs.report import no_signal_advice
 from stratagem.runs.training import Outcome, load_parameters, train_run
 
 FAST = (
@@ -163,7 +163,7 @@ def test_the_summary_compares_before_and_after(whole: Path) -> None:
     assert [(change["from"], change["mean"]) for change in summary["improvement"]] == [
         (tag, pytest.approx(means["final"] - means[tag], abs=1e-12)) for tag in ("start", "warm_start")
     ]
-    assert summary["warnings"] == []
+    assert [text.partition(":")[0] for text in summary["warnings"]] == ["Training did not help"]  # four iterations
     assert summary["minutes"] > 0
 
 
@@ -289,14 +289,61 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(whole: Path) -> None:
     assert rows_of(whole) == before
 
 
-def test_ten_iterations_without_a_signal_are_explained(tmp_path: Path) -> None:
-    recipe = recipe_with("warm_start=false", "agent.recovery=no_action", "algorithm.num_iterations=10")
+@pytest.mark.parametrize(("total", "patience"), [(4, 3), (50, 10)])
+def test_iterations_without_a_signal_are_explained(tmp_path: Path, total: int, patience: int) -> None:
+    recipe = recipe_with("warm_start=false", "agent.recovery=no_action", f"algorithm.num_iterations={total}")
+    recipe = dataclasses.replace(recipe, game=replace(recipe.game, params=recipe.game.params | {"max_steps": 1}))
     outcome = run(tmp_path, "silent", recipe)
     assert outcome.summary["warnings"] == [
-        "No group carried a signal for 10 iterations up to 10: 100% of the answers hold no valid action. Add a "
-        "[warm_start], or choose another agent.template or more agent.max_new_tokens."
+        f"No group carried a signal for {patience} iterations up to {patience}: 100% of the answers hold no valid "
+        "action. Add a [warm_start], or choose another agent.template or more agent.max_new_tokens.",
+        "Training did not help: the panel's mean changed by +0.000. 100% of the answers hold no valid action; add a "
+        "[format_penalty] or a kl_coef, or lower algorithm.learning_rate.",
     ]
     assert list(outcome.summary["evaluations"]) == ["start", "final"]
+
+
+def test_the_average_of_the_weights_is_evaluated_saved_and_resumed(tmp_path: Path) -> None:
+    recipe = recipe_with("algorithm.average_decay=0.5", "algorithm.learning_rate=0.01")
+    run(tmp_path, "whole", recipe)
+    run(tmp_path, "parts", recipe, at=2)
+    assert run(tmp_path, "parts", recipe, resume=True).completed
+    assert_equal_runs(tmp_path / "whole", tmp_path / "parts")
+    last = load_latest(tmp_path / "whole" / "checkpoints")
+    assert last is not None
+    model = LocalModel.load(ModelConfig(name=str(tmp_path / "whole" / "model")))
+    saved = {name: parameter.detach() for name, parameter in model.named_parameters().items()}
+    assert all(torch.equal(saved[name], value) for name, value in last.tensors["average"].items())
+    assert any(not torch.equal(saved[name], value) for name, value in last.tensors["parameters"].items())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (
+            {"entropy": 0.4},
+            {"entropy": 0.02, "invalid_action_rate": 0.0},
+            "Training did not help: the panel's mean changed by -0.100. Entropy fell from 0.400 to 0.020 nats a token, "
+            "so the policy froze on few answers; try another seed, a lower algorithm.learning_rate, a higher ent_coef "
+            "or kl_coef, or a lower max_kl.",
+        ),
+        (
+            {},
+            {"invalid_action_rate": 0.0},
+            "Training did not help: the panel's mean changed by -0.100. Try more iterations, more groups or another "
+            "seed, and look at the curves with `stratagem view`.",
+        ),
+    ],
+)
+def test_a_run_that_did_not_help_says_what_to_look_at(
+    first: dict[str, float], last: dict[str, float], expected: str
+) -> None:
+    assert no_gain_advice(first, last, -0.1) == expected
+
+
+def test_panels_that_hold_every_start_are_refused_before_a_model_loads() -> None:
+    with pytest.raises(ConfigError, match="The panels hold all 3 starts of game 'frozen_lake' that 1,000 seeds reach"):
+        build_experiment(recipe_with("game.params.size=2", "evaluation.num_episodes=50"))
 
 
 @pytest.mark.parametrize(

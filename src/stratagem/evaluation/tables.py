@@ -38,12 +38,14 @@ def format_interval(value: float, interval: Interval | None, *, signed: bool = F
 
 
 def format_share(share: float | None) -> str:
-    """Return a share as a percentage.
+    """Return a share as a percentage; below zero a size says nothing.
 
-    >>> format_share(0.5), format_share(None)
-    ('50.0%', '-')
+    >>> format_share(0.5), format_share(-10.0), format_share(None)
+    ('50.0%', 'below 0', '-')
     """
-    return _NONE if share is None else f"{share:.1%}"
+    if share is None:
+        return _NONE
+    return "below 0" if share < 0 else f"{share:.1%}"
 
 
 def format_endings(stop_reasons: Mapping[str, int]) -> str:

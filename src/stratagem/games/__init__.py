@@ -1,12 +1,13 @@
 """Games with text, by name.
 
-``GAMES`` holds the games and ``VARIANTS`` the named settings of papers; :func:`make` accepts both. Adding a game is one
-file and one line here.
+``GAMES`` holds the games and ``VARIANTS`` the named settings of papers; :func:`make` accepts both, and the class of a
+game from another package as ``"package.module:Class"``. Adding a game here is one file and one line.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import math
 import numbers
@@ -24,7 +25,7 @@ from stratagem.games.scienceworld import ScienceWorld
 from stratagem.games.snake import Snake
 from stratagem.games.virtualhome import VirtualHome
 
-__all__ = ["GAMES", "VARIANTS", "Game", "GameStep", "make", "parameters"]
+__all__ = ["GAMES", "VARIANTS", "Game", "GameStep", "game_class", "make", "parameters"]
 
 GAMES: dict[str, type[Game]] = {
     "frozen_lake": FrozenLake,
@@ -69,6 +70,37 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def game_class(name: str) -> type[Game]:
+    """Return the class of a game, of the game of a variant, or of ``"package.module:Class"``.
+
+    >>> game_class("FrozenLake-Slippery").__name__
+    'FrozenLake'
+    >>> game_class("stratagem.games.snake:Snake").__name__
+    'Snake'
+
+    Raises:
+        UnknownNameError: neither a game nor a variant; the nearest name is suggested.
+        ConfigError: the module cannot be imported or holds no such game.
+    """
+    if ":" not in name:
+        if name not in GAMES and name not in VARIANTS:
+            raise UnknownNameError("game", name, (*GAMES, *VARIANTS))
+        return GAMES[VARIANTS.get(name, (name, {}))[0]]
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"Game {name!r}: module {module!r} cannot be imported ({error}). Write it as package.module:Class, and "
+            "install the package or put the folder of the module into PYTHONPATH."
+        ) from error
+    except AttributeError as error:
+        raise ConfigError(f"Game {name!r}: module {module!r} has no {attribute!r}; name a class of it.") from error
+    if not (isinstance(found, type) and issubclass(found, Game)):
+        raise ConfigError(f"Game {name!r} is no subclass of stratagem.games.Game; name the class of a game.")
+    return found
+
+
 def parameters(name: str) -> dict[str, Any]:
     """Return the parameters of a game or variant with their defaults.
 
@@ -76,12 +108,10 @@ def parameters(name: str) -> dict[str, Any]:
     True
 
     Raises:
-        UnknownNameError: neither a game nor a variant.
+        ConfigError: see :func:`game_class`.
     """
-    if name not in GAMES and name not in VARIANTS:
-        raise UnknownNameError("game", name, (*GAMES, *VARIANTS))
-    game, preset = VARIANTS.get(name, (name, {}))
-    signature = inspect.signature(GAMES[game])
+    signature = inspect.signature(game_class(name))
+    preset = VARIANTS.get(name, (name, {}))[1]
     return {key: parameter.default for key, parameter in signature.parameters.items()} | preset
 
 
@@ -92,8 +122,7 @@ def make(name: str, **params: Any) -> Game:
     20
 
     Raises:
-        UnknownNameError: neither a game nor a variant; the nearest name is suggested.
-        ConfigError: a parameter that the game does not have, or a bad value of one.
+        ConfigError: no such game (see :func:`game_class`), a parameter that it does not have, or a bad value of one.
     """
     known = parameters(name)
     for key in params:
@@ -103,11 +132,11 @@ def make(name: str, **params: Any) -> Game:
             raise ConfigError(
                 f"{key}={params[key]!r} is not a parameter of {name}.{hint} Parameters: {', '.join(known)}."
             )
-    game, preset = VARIANTS.get(name, (name, {}))
-    hints = typing.get_type_hints(GAMES[game].__init__)
+    game, preset = game_class(name), VARIANTS.get(name, (name, {}))[1]
+    hints = typing.get_type_hints(game.__init__)
     for key, value in params.items():
         _check_type(key, value, hints.get(key, Any))
-    return GAMES[game](**(preset | params))
+    return game(**(preset | params))
 
 
 def _check_type(key: str, value: Any, hint: Any) -> None:

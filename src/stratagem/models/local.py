@@ -415,6 +415,9 @@ class LocalModel:
         with quiet_bars():
             model.save_pretrained(target, **options)
         self.tokenizer.save_pretrained(target)
+        mode = next(target.glob("*config.json")).stat().st_mode
+        for weights in target.glob("*.safetensors"):
+            weights.chmod(mode)  # safetensors leaves them to their owner only, whatever the umask
 
 
 def check_device(device: str) -> None:

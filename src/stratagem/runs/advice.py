@@ -4,7 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["no_signal_advice"]
+__all__ = ["no_gain_advice", "no_signal_advice"]
+
+
+def no_gain_advice(first: Mapping[str, float], last: Mapping[str, float], change: float) -> str:
+    """Say that a run ended no better than it began, and what to look at.
+
+    Args:
+        first: metrics of the first iteration.
+        last: metrics of the last one.
+        change: of the panel's mean since before training.
+    """
+    text = f"Training did not help: the panel's mean changed by {change:+.3f}. "
+    before, after = first.get("entropy"), last.get("entropy")
+    if before is not None and after is not None and after < 0.25 * before:
+        return text + (
+            f"Entropy fell from {before:.3f} to {after:.3f} nats a token, so the policy froze on few answers; try "
+            "another seed, a lower algorithm.learning_rate, a higher ent_coef or kl_coef, or a lower max_kl."
+        )
+    if last.get("invalid_action_rate", 0.0) > 0.5:
+        return text + (
+            f"{last['invalid_action_rate']:.0%} of the answers hold no valid action; add a [format_penalty] or a "
+            "kl_coef, or lower algorithm.learning_rate."
+        )
+    return text + "Try more iterations, more groups or another seed, and look at the curves with `stratagem view`."
 
 
 def no_signal_advice(metrics: Mapping[str, float], *, has_warm_start: bool) -> str:

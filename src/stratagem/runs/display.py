@@ -1,12 +1,14 @@
 """What a training run shows while it works: progress, time left, numbers, learning curves, where the time goes.
 
-On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one plain line per iteration.
+On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one plain line per iteration, and one for each
+minute in which there was none.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -38,6 +40,9 @@ PERCENT = frozenset({"success_rate", "valid_rate", "tokens_saved"})
 CURVES = ("return_mean", "success_rate", "panel_mean")
 """Metrics that a terminal shows as curves; the last is sent in the iterations that evaluate."""
 
+_SILENCE_S = 60.0
+"""Without a terminal, what goes on is said after so many seconds without a line."""
+
 _PHASE = "seconds_"
 """How the names of metrics begin that say where the time of an iteration went; ``seconds`` is all of it."""
 
@@ -68,6 +73,7 @@ class Display:
         self._metrics: dict[str, float] = {}
         self._curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self._status = ""
+        self._last_line = time.monotonic()
 
     def start(self, total: int, title: str, *, completed: int = 0, unit: str = "iterations") -> None:
         """Begin to show a run.
@@ -115,9 +121,11 @@ class Display:
         self._live.update(self._render())
 
     def advance(self, completed: int) -> None:
-        """Move the bar without new numbers; nothing is shown elsewhere."""
+        """Move the bar without new numbers; elsewhere the count is a status."""
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=completed)
+        else:
+            self.status(f"{completed} of {self._total}")
 
     def seed(self, metrics: Mapping[str, Any]) -> None:
         """Go on with the curves by the numbers of an iteration, without showing them; for those before a resume."""
@@ -127,10 +135,12 @@ class Display:
                 curve.append(float(value))
 
     def status(self, text: str) -> None:
-        """Say what is going on right now, in the last line of the live block; nothing is shown elsewhere."""
+        """Say what is going on right now, in the last line of the live block; elsewhere once a minute."""
         self._status = text
         if self._live is not None:
             self._live.update(self._render())
+        elif text and not self._is_live and time.monotonic() - self._last_line > _SILENCE_S:
+            self._print(f"... {text}")
 
     def note(self, text: str) -> None:
         """Print one line that stays, above the live block."""
@@ -154,6 +164,7 @@ class Display:
         self.close()
 
     def _print(self, text: str) -> None:
+        self._last_line = time.monotonic()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:

@@ -240,6 +240,23 @@ def _has_one_start(game: Game) -> bool:
     return len(keys) == 1
 
 
+def _check_starts(game: Game, excluded: frozenset[str]) -> None:
+    """Refuse panels that hold every start of the game: nothing would be left to train on.
+
+    Raises:
+        ConfigError: none of 1,000 seeds starts outside of the panels.
+    """
+    for seed in range(1000) if excluded else ():
+        game.reset(seed=seed)
+        if game.state_key() not in excluded:
+            return
+    if excluded:
+        raise ConfigError(
+            f"The panels hold all {len(excluded)} starts of game {game.name!r} that 1,000 seeds reach, and training "
+            "keeps apart from them; lower evaluation.num_episodes, or choose a game with more starts."
+        )
+
+
 def build_experiment(recipe: Recipe) -> Experiment:
     """Make the panels and everything else that needs no model.
 
@@ -257,6 +274,8 @@ def build_experiment(recipe: Recipe) -> Experiment:
         opponents = seat_opponents(game)
         if _has_one_start(game):
             own = []  # nothing can be kept apart
+        excluded = frozenset(key for panel in own for key in panel_state_keys(panel))
+        _check_starts(game, excluded)
     finally:
         game.close()
     return Experiment(
@@ -265,6 +284,6 @@ def build_experiment(recipe: Recipe) -> Experiment:
         opponents=opponents,
         panels=panels,
         optima=tuple(panel_optima(panel) for panel in panels),
-        excluded_starts=frozenset(key for panel in own for key in panel_state_keys(panel)),
+        excluded_starts=excluded,
         max_concurrent=_MAX_WORKERS if recipe.game.isolate else 1024,
     )

@@ -47,7 +47,10 @@ def _version(package: str) -> str | None:
 
 
 def _git(folder: Path) -> dict[str, Any] | None:
-    """Return commit and dirty flag of the checkout that holds ``folder``; None outside of one."""
+    """Return commit and dirty flag of the checkout that holds ``folder``; None outside of one.
+
+    Files that git does not track (a recipe, a run) leave it clean, as ``git describe --dirty`` has it.
+    """
 
     def run(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
@@ -56,7 +59,7 @@ def _git(folder: Path) -> dict[str, Any] | None:
     try:
         # An installed copy may lie inside somebody else's repository, which does not track it.
         run("ls-files", "--error-unmatch", "__init__.py")
-        return {"commit": run("rev-parse", "HEAD"), "dirty": bool(run("status", "--porcelain"))}
+        return {"commit": run("rev-parse", "HEAD"), "dirty": bool(run("status", "--porcelain", "-uno"))}
     except (OSError, subprocess.SubprocessError):
         return None
 

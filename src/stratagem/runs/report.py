@@ -15,11 +15,10 @@ from stratagem.evaluation.statistics import mean
 from stratagem.evaluation.tables import difference
 from stratagem.files import atomic_write_json, error_reason
 from stratagem.recipe import Recipe
-from stratagem.runs.advice import no_signal_advice
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.metrics import read_metrics
 
-__all__ = ["Evaluation", "no_signal_advice", "peak_memory", "screen_metrics", "write_report"]
+__all__ = ["Evaluation", "peak_memory", "screen_metrics", "write_report"]
 
 _SCREEN = {
     "return_mean": "return_mean",

@@ -38,20 +38,24 @@ from stratagem.evaluation.play import evaluate, seat_opponents
 from stratagem.files import atomic_write_text, error_reason, publish_folder
 from stratagem.models.local import LocalModel
 from stratagem.recipe import Recipe, to_table
+from stratagem.runs.advice import no_gain_advice, no_signal_advice
 from stratagem.runs.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, load_latest, save_checkpoint
 from stratagem.runs.display import Display
 from stratagem.runs.experiment import Experiment, build_agent, build_experiment, hold_template
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.metrics import MetricsLog, read_metrics
-from stratagem.runs.report import Evaluation, no_signal_advice, peak_memory, screen_metrics, write_report
+from stratagem.runs.report import Evaluation, peak_memory, screen_metrics, write_report
 from stratagem.runs.trackers import Trackers
 from stratagem.types import Trajectory
 
 __all__ = ["ALGORITHMS", "Algorithm", "Outcome", "load_parameters", "train_run"]
 
+_SOLVED = 0.95
+"""Nobody expects a gain from this share of the optimum on."""
+
 _PATIENCE = 10
-"""So many iterations in a row without any signal are reported."""
+"""So many iterations in a row without any signal are reported; in short runs a fifth of all, and never fewer than 3."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ class _Driver:
         self.evaluations: dict[str, Evaluation] = {}
         self.warnings: list[str] = []
         self.no_signal = 0
+        self.patience = max(3, min(_PATIENCE, self.total // 5))
         self.seconds = {"play": 0.0, "update": 0.0, "evaluate": 0.0, "save": 0.0}
         self.elapsed_before = 0.0
         self.started = time.perf_counter()
@@ -344,11 +349,22 @@ class _Driver:
             return  # nothing was played: it learnt from what there was
         has_signal = any(value != 0.0 for of_group in iteration.advantages for value in of_group.values())
         self.no_signal = 0 if has_signal else self.no_signal + 1
-        if self.no_signal == _PATIENCE:
-            text = f"No group carried a signal for {_PATIENCE} iterations up to {iteration.number}: "
+        if self.no_signal == self.patience:
+            text = f"No group carried a signal for {self.patience} iterations up to {iteration.number}: "
             text += no_signal_advice(iteration.metrics, has_warm_start=self.recipe.warm_start is not None)
             self.warnings.append(text)
             self.display.note(text)
+
+    def _watch_gain(self) -> None:
+        """Say so where the first panel is no better than before training."""
+        rows = [row for row in read_metrics(self.folder.metrics_file) if row["iteration"] > 0]
+        before = self.evaluations.get("warm_start") or self.evaluations.get("start")
+        if before is None or not rows:
+            return
+        final = self.evaluations["final"].results[0]
+        change = final.mean - before.results[0].mean
+        if change <= 0 and (final.share_of_optimum or 0.0) < _SOLVED:
+            self.warnings.append(no_gain_advice(rows[0], rows[-1], change))
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
@@ -470,6 +486,7 @@ class _Driver:
         self.display.status("saving the model")
         with self._applied():
             save_model(self.model, self.folder.path / "model")
+        self._watch_gain()
         summary = write_report(
             self.folder, self.recipe, self.evaluations, self.experiment.optima, self._elapsed(), self.warnings
         )
