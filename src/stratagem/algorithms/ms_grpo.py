@@ -26,6 +26,7 @@ Departures from the paper:
   :mod:`stratagem.algorithms.temperature`); all are off by default.
 - ``average_decay`` plays panels with a moving average of the weights (:mod:`stratagem.algorithms.average`); off by
   default.
+- ``minibatch_by = "prompts"`` makes each of several steps of prompts from all groups; whole groups are the default.
 - ``max_kl`` shortens steps of ascent that move the policy too far from theta_old; off by default.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
@@ -59,7 +60,17 @@ from stratagem.rollout import Player, play_groups
 from stratagem.seeding import generator
 from stratagem.types import Trajectory, TrajectoryGroup
 
-__all__ = ["GroupSamples", "Iteration", "Learner", "MSGRPOConfig", "Sample", "make_samples", "objective", "train"]
+__all__ = [
+    "GroupSamples",
+    "Iteration",
+    "Learner",
+    "MSGRPOConfig",
+    "Sample",
+    "make_minibatches",
+    "make_samples",
+    "objective",
+    "train",
+]
 
 
 @dataclass
@@ -156,7 +167,7 @@ class Learner:
         return config.learning_rate * factor
 
     def step(
-        self, samples: Sequence[Sample], num_groups: int, temperature: float, trust: Trust | None = None
+        self, samples: Sequence[Sample], num_groups: float, temperature: float, trust: Trust | None = None
     ) -> dict[str, float]:
         """Make one step of ascent on the samples of ``num_groups`` groups and return its metrics.
 
@@ -286,6 +297,36 @@ def _judged(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     return tuple(distinct[:: -(-len(distinct) // _KL_ROWS)]) if distinct else ()
 
 
+def make_minibatches(
+    per_group: Sequence[Sequence[Sample]], size: int | None, by: str, rng: np.random.Generator
+) -> list[tuple[list[Sample], float]]:
+    """Return what each step of ascent is made of: samples, and how many groups they stand for.
+
+    Args:
+        per_group: samples of each group.
+        size: groups for one step; None takes all.
+        by: ``"groups"`` takes whole groups; ``"prompts"`` shares all prompts out among as many steps, each with all of
+            its samples, so that every step sees every start.
+        rng: draws the order.
+    """
+    if not per_group:
+        return []
+    size = len(per_group) if size is None else size
+    if by == "groups":
+        order = rng.permutation(len(per_group))
+        parts = [[per_group[i] for i in order[start : start + size]] for start in range(0, len(order), size)]
+        return [([s for samples in part for s in samples], float(len(part))) for part in parts]
+    by_prompt: dict[tuple[int, ...], list[Sample]] = {}
+    for samples in per_group:
+        for sample in samples:
+            by_prompt.setdefault(tuple(sample.prompt_ids), []).append(sample)
+    num_steps = min(-(-len(per_group) // size), len(by_prompt))
+    prompts = list(by_prompt.values())
+    order = rng.permutation(len(prompts))
+    shares = [[s for i in order[place::num_steps] for s in prompts[i]] for place in range(num_steps)]
+    return [(samples, len(per_group) / num_steps) for samples in shares]
+
+
 def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: float, seed: int) -> dict[str, float]:
     """Learn from the groups that have samples: ``num_epochs`` passes in steps of ``minibatch_groups`` groups.
 
@@ -294,16 +335,14 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
     """
     config = learner.config
     useful = [group.samples for group in per_group if group.samples]
-    size = max(1, len(useful)) if config.minibatch_groups is None else config.minibatch_groups
     collected: list[dict[str, float]] = []
     judged = _judged([s for samples in useful for s in samples])
-    num_steps = config.num_epochs * -(-len(useful) // size)
     for epoch in range(config.num_epochs):
-        order = generator(seed, "minibatch", learner.iteration, epoch).permutation(len(useful))
-        for start in range(0, len(useful), size):
-            part = [useful[i] for i in order[start : start + size]]
-            trust = Trust(judged, (len(collected) + 1) / num_steps)
-            metrics = learner.step([s for samples in part for s in samples], len(part), temperature, trust)
+        rng = generator(seed, "minibatch", learner.iteration, epoch)
+        minibatches = make_minibatches(useful, config.minibatch_groups, config.minibatch_by, rng)
+        for samples, num_groups in minibatches:
+            trust = Trust(judged, (len(collected) + 1) / (config.num_epochs * len(minibatches)))
+            metrics = learner.step(samples, num_groups, temperature, trust)
             if not collected and metrics["ratio_gap"] > _MAX_RATIO_GAP:
                 raise RuntimeError(
                     f"Before any update the importance ratio is off by {metrics['ratio_gap']:.3f}; expected 1. The "

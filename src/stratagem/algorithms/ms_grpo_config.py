@@ -81,6 +81,9 @@ class MSGRPOConfig:
     """Passes over the episodes of an iteration; the paper's 1."""
     minibatch_groups: int | None = None
     """Groups for one optimizer step; None takes all, the paper's single step."""
+    minibatch_by: Literal["groups", "prompts"] = "groups"
+    """What an optimizer step is made of where there are several: whole groups, or an equal share of the prompts of all
+    groups, drawn at random; ours. Steps of one group each pull the policy towards what is right from its start."""
     max_tokens_per_pass: int = 8192
     """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
     max_steps: int | None = None
