@@ -17,6 +17,7 @@ from stratagem.algorithms.ms_grpo import (
     Learner,
     MSGRPOConfig,
     Sample,
+    make_minibatches,
     make_samples,
     objective,
     train,
@@ -370,6 +371,57 @@ def test_minibatches_take_every_group_once_in_an_epoch(toys: SimpleNamespace, si
     assert sorted(seen, reverse=True) == ([2, 2, 1] if size == 2 else [5])  # the silent group is left out
     assert metrics["num_updates"] == updates
     assert learner.iteration == 1  # the schedule advances by iterations, not by updates
+
+
+def of_prompt(*prompt: int, count: int = 1) -> list[Sample]:
+    return [Sample(prompt, (place,), (-1.0,), 1.0, 0.5) for place in range(count)]
+
+
+def test_prompts_of_all_groups_are_shared_out_among_the_steps() -> None:
+    groups = [
+        [*of_prompt(1, 1, count=3), *of_prompt(1, 2), *of_prompt(7, 7)],
+        [*of_prompt(2, 1), *of_prompt(2, 2), *of_prompt(7, 7, count=2)],  # (7, 7) is a state of both boards
+        [*of_prompt(3, 1), *of_prompt(3, 2)],
+    ]
+    parts = make_minibatches(groups, 1, "prompts", generator("test"))
+    assert [num_groups for _, num_groups in parts] == [1.0, 1.0, 1.0]
+    prompts = [{sample.prompt_ids for sample in samples} for samples, _ in parts]
+    assert sorted(len(of_step) for of_step in prompts) == [2, 2, 3]
+    assert sum(len(of_step) for of_step in prompts) == len(set.union(*prompts)) == 7  # a prompt is in one step only
+    taken = sorted((s.prompt_ids, s.completion_ids) for samples, _ in parts for s in samples)
+    assert taken == sorted((s.prompt_ids, s.completion_ids) for samples in groups for s in samples)
+    again = make_minibatches(groups, 1, "prompts", generator("test"))
+    assert again == parts
+    assert make_minibatches(groups, 1, "prompts", generator("other")) != parts
+
+
+def test_all_prompts_in_one_step_are_all_groups_in_one_step() -> None:
+    groups = [of_prompt(1, count=2), of_prompt(2)]
+    for size in (None, 2, 5):
+        ((samples, num_groups),) = make_minibatches(groups, size, "prompts", generator("test"))
+        ((others, number),) = make_minibatches(groups, size, "groups", generator("test"))
+        assert num_groups == number == 2.0
+        assert sorted(samples, key=str) == sorted(others, key=str)
+    assert make_minibatches([], 1, "prompts", generator("test")) == []
+
+
+def test_steps_of_prompts_add_up_to_the_gradient_of_all(toys: SimpleNamespace) -> None:
+    episodes = [[(1.0, (0,)), (0.0, (1,))], [(0.0, (1,)), (0.5, (2,))], [(0.0, (2,))]]
+    groups = [samples_of(toys.make_group(*episodes, logprob=math.log(0.25))).samples for _ in range(3)]
+    groups = [
+        tuple(dataclasses.replace(s, prompt_ids=(number % 2, place)) for place, s in enumerate(samples))
+        for number, samples in enumerate(groups)
+    ]
+    gradients = []
+    for size in (3, 1):
+        learner = Learner(toys.TableModel(), config(max_grad_norm=1e9, learning_rate=1e-12))
+        parts = make_minibatches(groups, size, "prompts", generator("test"))
+        steps = []
+        for samples, num_groups in parts:
+            learner.step(samples, num_groups, 1.0)
+            steps.append(gradient(learner))
+        gradients.append(torch.stack(steps).mean(dim=0))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-8)
 
 
 def test_j_is_averaged_over_the_groups_with_a_signal(toys: SimpleNamespace) -> None:
