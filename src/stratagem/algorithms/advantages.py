@@ -5,7 +5,8 @@ Pure functions on numpy arrays. Notation: G episodes of one group, all from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "aaw_sample",
     "anchor_state_advantages",
     "balance_states",
+    "best_targets",
     "group_normalised",
     "leave_one_out",
     "pooled_targets",
@@ -203,6 +205,81 @@ def pooled_targets(
         np.array([r + gamma * v for r, v in zip(earned, [*(values[key] for key in keys[1:]), 0.0], strict=True)])
         for keys, earned in zip(state_keys, rewards, strict=True)
     ]
+
+
+def best_targets(
+    state_keys: Sequence[Sequence[str]],
+    actions: Sequence[Sequence[str | None]],
+    rewards: Sequence[Sequence[float]],
+    cut_off: Sequence[bool],
+    *,
+    gamma: float,
+) -> list[np.ndarray]:
+    r"""Return one-step targets r_t + gamma V*(s_{t+1}) for each episode, V* the best that the group has found out.
+
+    The group's own transitions are a small model of the game: P(s' | s, a) and r(s, a) as they were seen. V* is its
+    optimal value, by value iteration over the actions that were tried:
+
+        Q(s, a) = mean over visits of (r + gamma V*(s')),    V*(s) = max_a Q(s, a)
+
+    so that a step is credited with what could be made of the state it led to, not with what a policy that does not play
+    well yet made of it. One episode that reaches the goal tells every state on its way, and all that lead there, where
+    to go. In a game of chance the maximum of a few noisy means is too high; more episodes in a group make it less so.
+
+    Source: certainty equivalence, as in Sutton and Barto 2018, "Reinforcement Learning", 6.3 and 8; that it is done on
+    the episodes of one group is ours.
+
+    Args:
+        state_keys: for each episode, the state before each step.
+        actions: for each episode, what was done; None is an answer without an action.
+        rewards: for each episode, the reward of each step.
+        cut_off: for each episode, whether it ended in a state that is not terminal. What follows its last step was not
+            seen: other visits that did the same tell it, and where there are none it is 0.
+        gamma: discount.
+
+    >>> way, dead_end = (["a", "b"], ["left", "up"], [0.0, 1.0]), (["a", "b"], ["left", "down"], [0.0, 0.0])
+    >>> best_targets(*zip(way, dead_end, strict=True), [False, False], gamma=0.5)[1].tolist()
+    [0.5, 0.0]
+    """
+    seen: dict[str, dict[str | None, Counter[_Seen]]] = {}
+    for keys, done, earned, cut in zip(state_keys, actions, rewards, cut_off, strict=True):
+        last = len(keys) - 1
+        for t, (key, action, reward) in enumerate(zip(keys, done, earned, strict=True)):
+            visits = seen.setdefault(key, {}).setdefault(action, Counter())
+            if t < last or not cut:
+                visits[float(reward), keys[t + 1] if t < last else None] += 1
+    values = dict.fromkeys(seen, 0.0)
+    for _ in range(len(seen)):  # as many moves ahead as there are states
+        before = values
+        values = {
+            key: max(
+                (
+                    sum(n * r for (r, _), n in visits.items()) / visits.total() + gamma * _mean_next(visits, before)
+                    for visits in tried.values()
+                    if visits
+                ),
+                default=0.0,
+            )
+            for key, tried in seen.items()
+        }
+        if max(abs(values[key] - before[key]) for key in values) < 1e-9:
+            break
+    targets = []
+    for keys, done, earned, cut in zip(state_keys, actions, rewards, cut_off, strict=True):
+        following = [values[key] for key in keys[1:]]
+        if keys:
+            others = seen[keys[-1]][done[-1]]
+            following.append(_mean_next(others, values) if cut and others else 0.0)
+        targets.append(np.array([r + gamma * v for r, v in zip(earned, following, strict=True)]))
+    return targets
+
+
+_Seen = tuple[float, str | None]
+"""Reward and next state of a step; None is the end of the episode."""
+
+
+def _mean_next(visits: Counter[_Seen], values: Mapping[str, float]) -> float:
+    return sum(n * values[s] for (_, s), n in visits.items() if s is not None) / visits.total()
 
 
 def balance_states(state_keys: Sequence[str], advantages: np.ndarray) -> np.ndarray:

@@ -49,9 +49,11 @@ class MSGRPOConfig:
     :func:`stratagem.algorithms.advantages.anchor_state_advantages`."""
     step_gamma: float = 0.95
     """Discount of the returns-to-go that step-level credit compares; 0.95 as in GiGPO."""
-    step_target: Literal["return", "value"] = "return"
-    """What step-level credit compares: the episode's own return-to-go as in GiGPO, or the reward plus the mean
-    return-to-go of all visits to the next state (:func:`stratagem.algorithms.advantages.pooled_targets`; ours)."""
+    step_target: Literal["return", "value", "best"] = "return"
+    """What step-level credit compares: the episode's own return-to-go as in GiGPO; the reward plus the mean
+    return-to-go of all visits to the next state (:func:`stratagem.algorithms.advantages.pooled_targets`; ours); or the
+    reward plus the best that the group found out from the next state
+    (:func:`stratagem.algorithms.advantages.best_targets`; ours)."""
     step_anchor: Literal["state", "group"] = "state"
     """Which steps are compared: those from the very same state as in GiGPO, or all of the group, for games whose states
     hardly repeat (ours; a low ``step_gamma`` then credits what a step earned soon after)."""

@@ -12,6 +12,7 @@ from stratagem.algorithms.advantages import (
     aaw_sample,
     anchor_state_advantages,
     balance_states,
+    best_targets,
     group_normalised,
     pooled_targets,
     returns_to_go,
@@ -90,7 +91,11 @@ def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -
         return [np.zeros(len(t.steps)) for t in trajectories]
     keys = [[step.state_key for step in t.steps] for t in trajectories]
     rewards = [[s.reward + s.invalid_penalty + s.shaping for s in t.steps] for t in trajectories]
-    if config.step_target == "value":
+    if config.step_target == "best":
+        actions = [[step.action for step in t.steps] for t in trajectories]
+        cut_off = [not t.terminated for t in trajectories]
+        targets = best_targets(keys, actions, rewards, cut_off, gamma=config.step_gamma)
+    elif config.step_target == "value":
         targets = pooled_targets(keys, rewards, gamma=config.step_gamma)
     else:
         targets = [returns_to_go(earned, gamma=config.step_gamma) for earned in rewards]
