@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from stratagem.agents.base import make_policy
 from stratagem.algorithms.advantages import (
     aaw_probabilities,
     aaw_sample,
     anchor_state_advantages,
     balance_states,
+    best_targets,
     group_normalised,
     leave_one_out,
     pooled_targets,
     returns_to_go,
 )
+from stratagem.games import make
+from stratagem.rollout import play_groups
 
 returns = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
 
@@ -159,6 +164,83 @@ def test_pooled_targets_of_equal_moves_in_a_deterministic_game_are_equal() -> No
     targets = pooled_targets([["a", "b"], ["a", "b"], ["a", "c"]], [[0, 1], [0, 0], [0, 1]], gamma=0.9)
     assert targets[0][0] == targets[1][0] == pytest.approx(0.45)
     assert targets[2][0] == pytest.approx(0.9)
+
+
+def best(*episodes: tuple[str, str, list[float], bool], gamma: float = 0.5) -> list[list[float]]:
+    """Episodes as (states, moves, rewards, cut off), a letter for each state and move; "-" is no action."""
+    keys, moves, rewards, cut_off = zip(*episodes, strict=True)
+    actions = [[None if move == "-" else move for move in of_episode] for of_episode in moves]
+    return [t.tolist() for t in best_targets([list(k) for k in keys], actions, rewards, cut_off, gamma=gamma)]
+
+
+def test_best_targets_join_what_two_episodes_found_out() -> None:
+    # a -x-> b -y-> goal (1) and c -z-> b -w-> hole (0): V*(b) = 1, V*(a) = V*(c) = 0.5. The second episode fell, and
+    # its first step still led to a state that is worth 1.
+    found = best(("ab", "xy", [0.0, 1.0], False), ("cb", "zw", [0.0, 0.0], False))
+    assert found == [[0.5, 1.0], [0.5, 0.0]]
+
+
+def test_best_targets_are_the_optimal_values_of_a_walk() -> None:
+    # Cells 0 1 2 3 in a row, the goal right of 3. Walks to and fro; gamma 0.5: V*(3) = 1, V*(2) = 1/2, V*(1) = 1/4,
+    # V*(0) = 1/8. A step left is worth gamma V* of where it leads, a bump into the wall gamma V*(0).
+    found = best(("0010", "lrlr", [0.0] * 4, True), ("1212323", "rlrrlrr", [0.0] * 6 + [1.0], False))
+    assert found[0] == pytest.approx([1 / 16, 1 / 8, 1 / 16, 1 / 8])
+    assert found[1] == pytest.approx([1 / 4, 1 / 8, 1 / 4, 1 / 2, 1 / 4, 1 / 2, 1.0])
+
+
+def test_best_targets_average_over_chance_and_count_penalties() -> None:
+    # From a, x leads to b twice and to the goal (3) once: Q(a, x) = (0.5 V*(b) + 0.5 V*(b) + 3) / 3 with V*(b) = 1.
+    # A step is compared by where it led itself. An answer without an action costs 0.25 and stays in a.
+    goal = ("a", "x", [3.0], False)
+    other = ("ab", "xy", [0.0, 1.0], False)
+    silent = ("aab", "-xy", [-0.25, 0.0, 1.0], False)
+    found = best(goal, other, silent)
+    value_of_a = (0.5 + 0.5 + 3.0) / 3
+    assert found == [[3.0], [0.5, 1.0], pytest.approx([-0.25 + 0.5 * value_of_a, 0.5, 1.0])]
+
+
+def test_what_follows_a_cut_off_step_is_told_by_others_or_is_zero() -> None:
+    # Both episodes end in a with x. The third went on from there to b, which is worth 1.
+    known = best(("a", "x", [0.0], True), ("ab", "xy", [0.0, 1.0], False))
+    assert known == [[0.5], [0.5, 1.0]]
+    assert best(("a", "x", [0.0], True), ("a", "y", [0.0], False)) == [[0.0], [0.0]]
+    assert best(("a", "x", [0.0], False), ("ab", "xy", [0.0, 1.0], False))[0] == [0.0]  # it ended there, by its rules
+
+
+def test_best_targets_of_a_loop_without_discount_end() -> None:
+    # A loop that pays: as many moves ahead as there are states, not for ever.
+    (targets,) = best(("aba", "xyx", [1.0, 1.0, 1.0], True), gamma=1.0)
+    assert targets == pytest.approx([1 + 2.0, 1 + 2.0, 1 + 2.0])
+
+
+def test_best_targets_of_nothing() -> None:
+    assert best_targets([], [], [], [], gamma=0.9) == []
+    assert [t.tolist() for t in best_targets([[]], [[]], [[]], [True], gamma=0.9)] == [[]]
+
+
+def test_the_best_targets_of_random_play_lead_to_the_goal_as_fast_as_the_planner() -> None:
+    make_game = partial(make, "FrozenLake-NotSlippery")
+    group, _ = play_groups(make_game, [make_policy("random")], num_groups=1, group_size=128, address=(4, "test"))
+    episodes = group[0].trajectories
+    keys = [[step.state_key for step in t.steps] for t in episodes]
+    actions = [[step.action for step in t.steps] for t in episodes]
+    rewards = [[step.reward for step in t.steps] for t in episodes]
+    targets = best_targets(keys, actions, rewards, [not t.terminated for t in episodes], gamma=0.95)
+    moves: dict[str, tuple[float, str | None]] = {}
+    for of_episode, done, found in zip(keys, actions, targets, strict=True):
+        for key, action, value in zip(of_episode, done, found, strict=True):
+            moves[key] = max((value, action or ""), moves.get(key, (0.0, "")))
+    lengths = []
+    for choose in (lambda game: moves[game.state_key()][1], lambda game: game.planner_action(0)):
+        game = make_game()
+        game.reset(seed=episodes[0].seed)
+        length, step = 0, None
+        while step is None or not step.terminated:
+            step = game.step((choose(game),))
+            length += 1
+        assert step.rewards == (1.0,)
+        lengths.append(length)
+    assert lengths[0] == lengths[1]
 
 
 def test_balanced_states_weigh_the_same() -> None:
