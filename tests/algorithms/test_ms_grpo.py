@@ -69,6 +69,11 @@ def gradient(learner: Learner) -> Tensor:
         ({"num_groups": 0}, "num_groups=0 must be 1 or more."),
         ({"num_epochs": 0}, "num_epochs=0 must be 1 or more."),
         ({"max_tokens_per_pass": 0}, "max_tokens_per_pass=0 must be 1 or more."),
+        ({"minibatch_prompts": 0}, "minibatch_prompts=0 must be 1 or more; leave it out for all."),
+        (
+            {"minibatch_prompts": 8, "minibatch_groups": 1},
+            "minibatch_prompts=8 and minibatch_groups=1 both say what a step is made of; leave one of them out.",
+        ),
         ({"minibatch_groups": 0}, "minibatch_groups=0 must be 1 or more; leave it out for all."),
         ({"clip_low": 0.0}, "clip_low=0.0 must be above 0."),
         ({"clip_high": -0.2}, "clip_high=-0.2 must be above 0."),
@@ -383,26 +388,25 @@ def test_prompts_of_all_groups_are_shared_out_among_the_steps() -> None:
         [*of_prompt(2, 1), *of_prompt(2, 2), *of_prompt(7, 7, count=2)],  # (7, 7) is a state of both boards
         [*of_prompt(3, 1), *of_prompt(3, 2)],
     ]
-    parts = make_minibatches(groups, 1, "prompts", generator("test"))
+    settings = config(minibatch_prompts=3)
+    parts = make_minibatches(groups, settings, generator("test"))
     assert [num_groups for _, num_groups in parts] == [1.0, 1.0, 1.0]
     prompts = [{sample.prompt_ids for sample in samples} for samples, _ in parts]
     assert sorted(len(of_step) for of_step in prompts) == [2, 2, 3]
     assert sum(len(of_step) for of_step in prompts) == len(set.union(*prompts)) == 7  # a prompt is in one step only
     taken = sorted((s.prompt_ids, s.completion_ids) for samples, _ in parts for s in samples)
     assert taken == sorted((s.prompt_ids, s.completion_ids) for samples in groups for s in samples)
-    again = make_minibatches(groups, 1, "prompts", generator("test"))
-    assert again == parts
-    assert make_minibatches(groups, 1, "prompts", generator("other")) != parts
+    assert make_minibatches(groups, settings, generator("test")) == parts
+    assert make_minibatches(groups, settings, generator("other")) != parts
 
 
 def test_all_prompts_in_one_step_are_all_groups_in_one_step() -> None:
     groups = [of_prompt(1, count=2), of_prompt(2)]
-    for size in (None, 2, 5):
-        ((samples, num_groups),) = make_minibatches(groups, size, "prompts", generator("test"))
-        ((others, number),) = make_minibatches(groups, size, "groups", generator("test"))
-        assert num_groups == number == 2.0
-        assert sorted(samples, key=str) == sorted(others, key=str)
-    assert make_minibatches([], 1, "prompts", generator("test")) == []
+    for settings in ({}, {"minibatch_groups": 2}, {"minibatch_prompts": 2}, {"minibatch_prompts": 50}):
+        ((samples, num_groups),) = make_minibatches(groups, config(**settings), generator("test"))
+        assert num_groups == 2.0
+        assert sorted(samples, key=str) == sorted([*groups[0], *groups[1]], key=str)
+        assert make_minibatches([], config(**settings), generator("test")) == []
 
 
 def test_steps_of_prompts_add_up_to_the_gradient_of_all(toys: SimpleNamespace) -> None:
@@ -413,9 +417,10 @@ def test_steps_of_prompts_add_up_to_the_gradient_of_all(toys: SimpleNamespace) -
         for number, samples in enumerate(groups)
     ]
     gradients = []
-    for size in (3, 1):
+    for size in (5, 2):
         learner = Learner(toys.TableModel(), config(max_grad_norm=1e9, learning_rate=1e-12))
-        parts = make_minibatches(groups, size, "prompts", generator("test"))
+        parts = make_minibatches(groups, config(minibatch_prompts=size), generator("test"))
+        assert len(parts) == (2 if size == 5 else 3)
         steps = []
         for samples, num_groups in parts:
             learner.step(samples, num_groups, 1.0)

@@ -26,7 +26,7 @@ Departures from the paper:
   :mod:`stratagem.algorithms.temperature`); all are off by default.
 - ``average_decay`` plays panels with a moving average of the weights (:mod:`stratagem.algorithms.average`); off by
   default.
-- ``minibatch_by = "prompts"`` makes each of several steps of prompts from all groups; whole groups are the default.
+- ``minibatch_prompts`` makes each of several steps of prompts from all groups instead of whole groups.
 - ``max_kl`` shortens steps of ascent that move the policy too far from theta_old; off by default.
 - The paper gives no learning rate, eps, beta, T_ep, sampling temperature or step limit. The defaults here are marked
   "ours" or by their source.
@@ -298,30 +298,31 @@ def _judged(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 
 
 def make_minibatches(
-    per_group: Sequence[Sequence[Sample]], size: int | None, by: str, rng: np.random.Generator
+    per_group: Sequence[Sequence[Sample]], config: MSGRPOConfig, rng: np.random.Generator
 ) -> list[tuple[list[Sample], float]]:
     """Return what each step of ascent is made of: samples, and how many groups they stand for.
 
+    With ``minibatch_prompts`` the prompts of all groups are shared out evenly among the steps, each with all of its
+    samples; else a step takes whole groups.
+
     Args:
         per_group: samples of each group.
-        size: groups for one step; None takes all.
-        by: ``"groups"`` takes whole groups; ``"prompts"`` shares all prompts out among as many steps, each with all of
-            its samples, so that every step sees every start.
+        config: ``minibatch_groups`` and ``minibatch_prompts``.
         rng: draws the order.
     """
     if not per_group:
         return []
-    size = len(per_group) if size is None else size
-    if by == "groups":
+    if config.minibatch_prompts is None:
+        size = config.minibatch_groups or len(per_group)
         order = rng.permutation(len(per_group))
         parts = [[per_group[i] for i in order[start : start + size]] for start in range(0, len(order), size)]
         return [([s for samples in part for s in samples], float(len(part))) for part in parts]
     by_prompt: dict[tuple[int, ...], list[Sample]] = {}
     for samples in per_group:
         for sample in samples:
-            by_prompt.setdefault(tuple(sample.prompt_ids), []).append(sample)
-    num_steps = min(-(-len(per_group) // size), len(by_prompt))
+            by_prompt.setdefault(sample.prompt_ids, []).append(sample)
     prompts = list(by_prompt.values())
+    num_steps = -(-len(prompts) // config.minibatch_prompts)
     order = rng.permutation(len(prompts))
     shares = [[s for i in order[place::num_steps] for s in prompts[i]] for place in range(num_steps)]
     return [(samples, len(per_group) / num_steps) for samples in shares]
@@ -339,7 +340,7 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
     judged = _judged([s for samples in useful for s in samples])
     for epoch in range(config.num_epochs):
         rng = generator(seed, "minibatch", learner.iteration, epoch)
-        minibatches = make_minibatches(useful, config.minibatch_groups, config.minibatch_by, rng)
+        minibatches = make_minibatches(useful, config, rng)
         for samples, num_groups in minibatches:
             trust = Trust(judged, (len(collected) + 1) / (config.num_epochs * len(minibatches)))
             metrics = learner.step(samples, num_groups, temperature, trust)

@@ -83,9 +83,9 @@ class MSGRPOConfig:
     """Passes over the episodes of an iteration; the paper's 1."""
     minibatch_groups: int | None = None
     """Groups for one optimizer step; None takes all, the paper's single step."""
-    minibatch_by: Literal["groups", "prompts"] = "groups"
-    """What an optimizer step is made of where there are several: whole groups, or an equal share of the prompts of all
-    groups, drawn at random; ours. Steps of one group each pull the policy towards what is right from its start."""
+    minibatch_prompts: int | None = None
+    """Different prompts for one optimizer step, drawn from all groups, in place of ``minibatch_groups``; ours. Steps of
+    one group each pull the policy towards what is right from its start, and many small steps learn faster than few."""
     max_tokens_per_pass: int = 8192
     """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
     max_steps: int | None = None
@@ -114,6 +114,13 @@ class MSGRPOConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be 1 or more.")
         if self.minibatch_groups is not None and self.minibatch_groups < 1:
             raise ConfigError(f"minibatch_groups={self.minibatch_groups!r} must be 1 or more; leave it out for all.")
+        if self.minibatch_prompts is not None and self.minibatch_prompts < 1:
+            raise ConfigError(f"minibatch_prompts={self.minibatch_prompts!r} must be 1 or more; leave it out for all.")
+        if self.minibatch_prompts is not None and self.minibatch_groups is not None:
+            raise ConfigError(
+                f"minibatch_prompts={self.minibatch_prompts!r} and minibatch_groups={self.minibatch_groups!r} both say "
+                "what a step is made of; leave one of them out."
+            )
         for name in ("clip_low", "clip_high", "learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be above 0.")
