@@ -23,8 +23,9 @@ from stratagem.reproduce.report import Findings, write_report
 from stratagem.runs.experiment import check_recipe
 
 NAMES = [
-    "frozen_lake", "frozen_lake_step_off", "frozen_lake_leave_one_out", "frozen_lake_dynamic",
-    "frozen_lake_clip_higher", "frozen_lake_kl", "frozen_lake_entropy", "frozen_lake_epochs", "frozen_lake_templates",
+    "frozen_lake", "frozen_lake_step_off", "frozen_lake_target_return", "frozen_lake_target_value",
+    "frozen_lake_leave_one_out", "frozen_lake_fixed", "frozen_lake_whole_groups", "frozen_lake_clip_higher",
+    "frozen_lake_kl_off", "frozen_lake_average", "frozen_lake_entropy", "frozen_lake_epochs", "frozen_lake_templates",
     "frozen_lake_temperature",
 ]  # fmt: skip
 
@@ -42,20 +43,23 @@ def test_each_arm_changes_one_thing_of_the_recipe_of_frozen_lake() -> None:
         lines = set(base) ^ set(dump_toml(arms[name].recipe).splitlines())
         return sorted({line.partition(" =")[0] for line in lines if line} - {"name"})
 
-    assert {name: changed(name) for name in NAMES[1:8]} == {
+    assert {name: changed(name) for name in NAMES[1:-2]} == {
         "frozen_lake_step_off": ["step_coef"],
+        "frozen_lake_target_return": ["step_target"],
+        "frozen_lake_target_value": ["step_target"],
         "frozen_lake_leave_one_out": ["baseline"],
-        "frozen_lake_dynamic": ["dynamic_groups"],
+        "frozen_lake_fixed": ["dynamic_groups"],
+        "frozen_lake_whole_groups": ["minibatch_groups", "minibatch_prompts"],
         "frozen_lake_clip_higher": ["clip_high"],
-        "frozen_lake_kl": ["kl_coef"],
+        "frozen_lake_kl_off": ["kl_coef"],
+        "frozen_lake_average": ["average_decay"],
         "frozen_lake_entropy": ["ent_coef"],
         "frozen_lake_epochs": ["num_epochs"],
     }
     settings = {name: arm.recipe.algorithm for name, arm in arms.items()}
     assert all(isinstance(algorithm, MSGRPOConfig) for algorithm in settings.values())
-    assert (settings["frozen_lake_clip_higher"].clip_high, settings["frozen_lake_kl"].kl_coef) == (0.28, 1e-3)
+    assert (settings["frozen_lake_clip_higher"].clip_high, settings["frozen_lake_average"].average_decay) == (0.28, 0.8)
     assert (settings["frozen_lake_entropy"].ent_coef, settings["frozen_lake_epochs"].num_epochs) == (0.2, 2)
-    assert settings["frozen_lake_dynamic"].dynamic_groups == settings["frozen_lake"].num_groups
     adaptive = settings["frozen_lake_temperature"].adaptive_temperature
     assert (adaptive.lowest, adaptive.highest) == (1.0, 1.3)
     assert arms["frozen_lake_templates"].recipe.agent.template == ("action", "action_formal", "action_brief")
@@ -70,8 +74,12 @@ def test_the_arms_of_every_scale_pass_their_checks(scale: str) -> None:
 
 
 def test_what_the_recipe_does_already_is_the_reference_and_its_absence_the_change() -> None:
-    arms = arms_of("laptop", "algorithm.step_coef=0.0", "algorithm.num_epochs=2", "agent.temperature=0.8")
-    assert "frozen_lake_epochs" not in arms and "frozen_lake_step_off" not in arms
+    changes = ["num_epochs=2", "kl_coef=0.0", "dynamic_groups=0", "minibatch_prompts=false", "step_coef=0.0"]
+    arms = arms_of("laptop", *(f"algorithm.{change}" for change in changes), "agent.temperature=0.8")
+    assert not {f"frozen_lake_{name}" for name in ("epochs", "step_off", "target_value", "fixed", "kl_off")} & set(arms)
+    assert arms["frozen_lake_kl"].recipe.algorithm.kl_coef == 1e-3
+    assert arms["frozen_lake_dynamic"].recipe.algorithm.dynamic_groups == 4
+    assert arms["frozen_lake_mixed"].recipe.algorithm.minibatch_prompts == 14
     assert arms["frozen_lake_step_on"].recipe.algorithm.step_coef == 1.0
     check_recipe(arms["frozen_lake_temperature"].recipe)  # the bounds move with the temperature of the recipe
 
@@ -141,7 +149,7 @@ def test_the_command_runs_these_arms_alone(
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "ms-grpo", "--consistency", "--dry-run", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "Would run 20 of 20 runs into reproduce/ms-grpo-laptop:" in printed
+    assert "Would run 28 of 28 runs into reproduce/ms-grpo-laptop:" in printed
     assert all(f"| {name} " in printed for name in NAMES) and "| snake " not in printed
     assert main(["reproduce", "ms-grpo", "--consistency", "--collect", "--seeds", "1", "--scale", "tiny"]) == 0
     page = Path("reproduce/ms-grpo-tiny/ms-grpo.md").read_text()

@@ -6,6 +6,7 @@ the mean. Ours: the paper reports the inconsistency and proposes remedies, but t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,10 @@ CONSISTENCY = "consistency"
 
 _CLIP_HIGHER = 0.28
 """eps_up of DAPO (Yu et al. 2025, arXiv:2503.14476)."""
+_PROMPTS = 14
+"""As many as there are states on a board of Frozen Lake."""
+_AVERAGE = 0.8
+"""Over about five iterations."""
 _TEMPERATURE_RANGE = 1.3
 """The adaptive temperature goes from that of the recipe up to so many times it."""
 
@@ -58,16 +63,50 @@ def consistency_arms(recipe: Recipe) -> list[Arm]:
             if algorithm.step_coef > 0
             else (change("step_on", step_coef=1.0), "step-level credit")
         ),
+        *_targets(change, algorithm),
         (change("leave_one_out", baseline="leave_one_out"), "leave-one-out baseline"),
-        (change("dynamic", dynamic_groups=groups), f"dynamic groups (up to {groups} more)"),
+        (
+            (change("fixed", dynamic_groups=0), "without dynamic groups")
+            if algorithm.dynamic_groups
+            else (change("dynamic", dynamic_groups=groups), f"dynamic groups (up to {groups} more)")
+        ),
+        (
+            (change("whole_groups", minibatch_prompts=None, minibatch_groups=1), "a step for each group")
+            if algorithm.minibatch_prompts is not None
+            else (
+                change("mixed", minibatch_groups=None, minibatch_prompts=_PROMPTS),
+                f"steps of {_PROMPTS} mixed prompts",
+            )
+        ),
         (change("clip_higher", clip_high=_CLIP_HIGHER), f"clip-higher (eps_up = {_CLIP_HIGHER})"),
-        (change("kl", kl_coef=1e-3), "KL penalty (beta = 0.001)"),
+        (
+            (change("kl_off", kl_coef=0.0), "without KL penalty")
+            if algorithm.kl_coef
+            else (change("kl", kl_coef=1e-3), "KL penalty (beta = 0.001)")
+        ),
+        (change("average", average_decay=_AVERAGE), f"average of the weights (decay {_AVERAGE})"),
         (change("entropy", ent_coef=0.2), "entropy bonus 0.2"),
         (change("epochs", num_epochs=2), "2 epochs"),
         (replace(recipe, name=f"{recipe.name}_templates", agent=several), "template ensemble"),
         (change("temperature", adaptive_temperature=adaptive), "adaptive temperature"),
     ]
     return [Arm(arm, title, (CONSISTENCY,)) for arm, title in arms]
+
+
+def _targets(change: Callable[..., Recipe], algorithm: MSGRPOConfig) -> list[tuple[Recipe, str]]:
+    """Return an arm for each target of step-level credit that a recipe with such credit does not have."""
+    titles = {
+        "return": "step-level credit by single returns",
+        "value": "step-level credit by pooled values",
+        "best": "step-level credit by the best found out",
+    }
+    if algorithm.step_coef == 0:
+        return []
+    return [
+        (change(f"target_{name}", step_target=name), title)
+        for name, title in titles.items()
+        if name != algorithm.step_target
+    ]
 
 
 def _wordings(template: str | tuple[str, ...]) -> tuple[str, ...]:
