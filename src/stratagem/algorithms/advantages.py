@@ -21,6 +21,7 @@ __all__ = [
     "best_targets",
     "group_normalised",
     "leave_one_out",
+    "matching_advantages",
     "pooled_targets",
     "returns_to_go",
 ]
@@ -280,6 +281,57 @@ _Seen = tuple[float, str | None]
 
 def _mean_next(visits: Counter[_Seen], values: Mapping[str, float]) -> float:
     return sum(n * values[s] for (_, s), n in visits.items() if s is not None) / visits.total()
+
+
+def matching_advantages(
+    state_keys: Sequence[str], actions: Sequence[str | None], targets: np.ndarray, *, temperature: float
+) -> np.ndarray:
+    r"""Return the credit under which the policy gradient moves the policy towards a better one, and no further.
+
+    In each state the actions that were tried get a distribution by their mean target,
+
+        q(a | s) ~ exp(Q(s, a) / (temperature * (max_a Q - min_a Q))),    A = q(a | s) / p(a | s) - 1
+
+    with p the share of the visits in which the action was tried. In expectation sum_a p A grad log pi is then
+    sum_a q grad log pi: the gradient of the cross-entropy from q. It vanishes where pi = q, it is large where a good
+    action is hardly tried, and a policy that cannot yet tell two states apart comes to rest at the mean of their q;
+    with normalised returns it goes on to the one action that is best on average, and stops exploring. Actions that are
+    all worth the same are kept equal.
+
+    Source: the improved policy is that of Abdolmaleki et al. 2018, "Maximum a Posteriori Policy Optimisation",
+    arXiv:1806.06920. Ours: it is not weighted by the old policy, which would only repeat what that prefers; values are
+    scaled by their range, as the size of rewards means nothing here; and it enters as an advantage.
+
+    Args:
+        state_keys: [S] the state before each step.
+        actions: [S] what was done; None is an answer without an action.
+        targets: [S] what each step turned out to be worth.
+        temperature: small values prefer the best action, large ones approach an equal share for all.
+
+    >>> matching_advantages(["a"] * 4, ["x", "y", "y", "y"], np.array([1.0, 0.0, 0.0, 0.0]), temperature=1e-3).tolist()
+    [3.0, -1.0, -1.0, -1.0]
+
+    Raises:
+        ValueError: the temperature is not above 0.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature!r} must be above 0.")
+    visits: dict[str, dict[str | None, list[int]]] = {}
+    for step, (key, action) in enumerate(zip(state_keys, actions, strict=True)):
+        visits.setdefault(key, {}).setdefault(action, []).append(step)
+    targets = np.asarray(targets, dtype=np.float64)
+    advantages = np.zeros(len(targets))
+    for tried in visits.values():
+        if len(tried) < 2:
+            continue  # one action has nothing to be better than
+        worth = np.array([targets[steps].mean() for steps in tried.values()])
+        spread = worth.max() - worth.min()
+        scaled = np.zeros_like(worth) if _all_equal(worth) else (worth - worth.max()) / (temperature * spread)
+        better = np.exp(scaled) / np.exp(scaled).sum()
+        counts = np.array([len(steps) for steps in tried.values()])
+        for steps, credit in zip(tried.values(), better * counts.sum() / counts - 1.0, strict=True):
+            advantages[steps] = credit
+    return advantages
 
 
 def balance_states(state_keys: Sequence[str], advantages: np.ndarray) -> np.ndarray:

@@ -57,6 +57,12 @@ class MSGRPOConfig:
     step_anchor: Literal["state", "group"] = "state"
     """Which steps are compared: those from the very same state as in GiGPO, or all of the group, for games whose states
     hardly repeat (ours; a low ``step_gamma`` then credits what a step earned soon after)."""
+    step_credit: Literal["normalised", "matching"] = "normalised"
+    """What becomes of the targets of a state: normalised as in GiGPO, which the policy follows until it is certain, or
+    the advantage that moves it towards a distribution over the actions that were tried, and no further
+    (:func:`stratagem.algorithms.advantages.matching_advantages`; ours, after MPO)."""
+    step_temperature: float = 0.2
+    """Of that distribution: targets as shares of their range in a state are divided by it. Ours."""
     step_balance: bool = False
     """Whether every state of a group counts the same in step-level credit, however often it was visited; ours."""
     adaptive_temperature: AdaptiveTemperatureConfig | None = None
@@ -130,6 +136,13 @@ class MSGRPOConfig:
             raise ConfigError(f"learning_rate={self.learning_rate!r} is no step size; use a finite number.")
         if self.max_steps is not None and self.max_steps < 1:
             raise ConfigError(f"max_steps={self.max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
+        if not self.step_temperature > 0:
+            raise ConfigError(f"step_temperature={self.step_temperature!r} must be above 0.")
+        if self.step_credit == "matching" and self.step_anchor != "state":
+            raise ConfigError(
+                f"step_credit='matching' compares the actions of one state, and step_anchor={self.step_anchor!r} does "
+                "not; set step_anchor = 'state'."
+            )
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
         if not 0 <= self.average_decay < 1:

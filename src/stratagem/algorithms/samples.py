@@ -14,6 +14,7 @@ from stratagem.algorithms.advantages import (
     balance_states,
     best_targets,
     group_normalised,
+    matching_advantages,
     pooled_targets,
     returns_to_go,
 )
@@ -100,8 +101,12 @@ def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -
     else:
         targets = [returns_to_go(earned, gamma=config.step_gamma) for earned in rewards]
     visited = [key for episode in keys for key in episode]
-    anchors = visited if config.step_anchor == "state" else [""] * len(visited)
-    credits = anchor_state_advantages(anchors, np.concatenate(targets))
+    if config.step_credit == "matching":
+        done = [step.action for t in trajectories for step in t.steps]
+        credits = matching_advantages(visited, done, np.concatenate(targets), temperature=config.step_temperature)
+    else:
+        anchors = visited if config.step_anchor == "state" else [""] * len(visited)
+        credits = anchor_state_advantages(anchors, np.concatenate(targets))
     if config.step_balance:
         credits = balance_states(visited, credits)
     return np.split(credits, np.cumsum([len(t.steps) for t in trajectories])[:-1])
