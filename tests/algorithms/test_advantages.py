@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
@@ -18,6 +19,7 @@ from stratagem.algorithms.advantages import (
     best_targets,
     group_normalised,
     leave_one_out,
+    matching_advantages,
     pooled_targets,
     returns_to_go,
 )
@@ -241,6 +243,47 @@ def test_the_best_targets_of_random_play_lead_to_the_goal_as_fast_as_the_planner
         assert step.rewards == (1.0,)
         lengths.append(length)
     assert lengths[0] == lengths[1]
+
+
+def test_matching_advantages_by_hand() -> None:
+    # State a: x twice (1 and 0.5: mean 0.75), y once (0.25), z five times (0). Range 0.75, temperature 0.5:
+    # exponents 0, (0.25 - 0.75) / 0.375 = -4/3, -0.75 / 0.375 = -2; shares of the visits 2/8, 1/8, 5/8.
+    keys, moves = ["a"] * 8, list("xxyzzzzz")
+    weights = np.exp([0.0, -4 / 3, -2.0])
+    x, y, z = weights / weights.sum()
+    found = matching_advantages(keys, moves, np.array([1.0, 0.5, 0.25, 0, 0, 0, 0, 0]), temperature=0.5)
+    np.testing.assert_allclose(found, [4 * x - 1] * 2 + [8 * y - 1] + [1.6 * z - 1] * 5, rtol=1e-12)
+    assert found.sum() == pytest.approx(0.0)  # a baseline: the credit of a state adds up to nothing
+
+
+def test_matching_advantages_of_equal_actions_keep_them_equal() -> None:
+    # Worth the same, tried 3 and 1 times: q = 1/2 each, p = 3/4 and 1/4.
+    found = matching_advantages(["a"] * 4, [None, None, None, "x"], np.full(4, 7.0), temperature=0.1)
+    assert found == pytest.approx([-1 / 3, -1 / 3, -1 / 3, 1.0])
+    alone = matching_advantages(["a", "a", "b"], ["x", "x", "y"], np.array([0.0, 1.0, 2.0]), temperature=1.0)
+    assert alone.tolist() == [0.0, 0.0, 0.0]
+    assert matching_advantages([], [], np.array([]), temperature=1.0).tolist() == []
+
+
+def test_matching_advantages_do_not_depend_on_the_size_of_rewards() -> None:
+    keys, moves, worth = ["a"] * 5, list("xyxzz"), np.array([0.3, 0.1, 0.7, -0.2, 0.0])
+    found = matching_advantages(keys, moves, worth, temperature=0.3)
+    np.testing.assert_allclose(matching_advantages(keys, moves, 1e-4 * worth + 3.0, temperature=0.3), found, rtol=1e-7)
+    with pytest.raises(ValueError, match=re.escape("temperature=0 must be above 0.")):
+        matching_advantages(keys, moves, worth, temperature=0)
+
+
+def test_the_gradient_under_matching_advantages_is_that_of_the_cross_entropy() -> None:
+    """sum over visits of A d log pi(a) / d logits, divided by their number, is q - pi where the visits are pi's."""
+    p = {"x": 0.5, "y": 0.3, "z": 0.2}
+    moves = [move for move, share in p.items() for _ in range(round(10 * share))]
+    worth = np.array([{"x": 0.0, "y": 1.0, "z": 0.5}[move] for move in moves])
+    credit = matching_advantages(["a"] * 10, moves, worth, temperature=0.5)
+    logits = torch.tensor([p[move] for move in "xyz"], dtype=torch.float64).log().requires_grad_()
+    log_p = torch.log_softmax(logits, dim=0)
+    (torch.tensor(credit) * log_p[["xyz".index(move) for move in moves]]).mean().backward()
+    weights = np.exp([-2.0, 0.0, -1.0])
+    np.testing.assert_allclose(logits.grad, weights / weights.sum() - np.array([0.5, 0.3, 0.2]), rtol=1e-9)
 
 
 def test_balanced_states_weigh_the_same() -> None:
