@@ -77,8 +77,8 @@ def gradient(learner: Learner) -> Tensor:
         ({"step_temperature": 0.0}, "step_temperature=0.0 must be above 0."),
         (
             {"step_credit": "matching", "step_anchor": "group"},
-            "step_credit='matching' compares the actions of one state, and step_anchor='group' does not; set step_anchor "
-            "= 'state'.",
+            "step_credit='matching' compares the actions of one state, and step_anchor='group' does not; set "
+            "step_anchor = 'state'.",
         ),
         ({"average_decay": 1.0}, "average_decay=1.0 is not in [0, 1); use 0 for no average."),
         ({"minibatch_groups": 0}, "minibatch_groups=0 must be 1 or more; leave it out for all."),
@@ -256,10 +256,15 @@ def test_step_level_credit_from_pooled_values(toys: SimpleNamespace) -> None:
 
 def test_step_level_credit_from_the_best_found_out_by_matching(toys: SimpleNamespace) -> None:
     # gamma 1. s -0-> u in two episodes, s -1-> v in one; at u "up" earned 1, "down" nothing: V*(u) = 1, V*(v) = 0. At s
-    # the first action is worth 1 and was taken in 2 of 3 visits, the other 0; at a temperature of 1 q = (e, 1) / (e + 1).
-    # At u both were taken once. A of returns 1, 0, 0 is sqrt(2), -1/sqrt(2), -1/sqrt(2).
+    # the first action is worth 1 and was taken in 2 of 3 visits, the other 0; at temperature 1 q = (e, 1) / (e + 1). At u
+    # both were taken once. A of returns 1, 0, 0 is sqrt(2), -1/sqrt(2), -1/sqrt(2).
     group = toys.make_group([(0.0, (0,)), (1.0, (0,))], [(0.0, (0,)), (0.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
     group = with_state_keys(group, ("s", "u"), ("s", "u"), ("s", "v"))
+    acted = [
+        dataclasses.replace(t, steps=tuple(dataclasses.replace(s, action=str(s.completion_ids)) for s in t.steps))
+        for t in group.trajectories
+    ]
+    group = TrajectoryGroup(tuple(acted))
     settings = {"step_target": "best", "step_credit": "matching", "step_temperature": 1.0}
     found = samples_of(group, config(group_size=3, step_coef=2.0, step_gamma=1.0, **settings))
     better = math.e / (math.e + 1)
