@@ -256,7 +256,7 @@ def test_step_level_credit_from_pooled_values(toys: SimpleNamespace) -> None:
 
 def test_step_level_credit_from_the_best_found_out_by_matching(toys: SimpleNamespace) -> None:
     # gamma 1. s -0-> u in two episodes, s -1-> v in one; at u "up" earned 1, "down" nothing: V*(u) = 1, V*(v) = 0. At s
-    # the first action is worth 1 and was taken in 2 of 3 visits, the other 0; at temperature 1 q = (e, 1) / (e + 1). At u
+    # the first action is worth 1 (taken in 2 of 3 visits), the other 0; at temperature 1, q = (e, 1) / (e + 1); at u
     # both were taken once. A of returns 1, 0, 0 is sqrt(2), -1/sqrt(2), -1/sqrt(2).
     group = toys.make_group([(0.0, (0,)), (1.0, (0,))], [(0.0, (0,)), (0.0, (1,))], [(0.0, (1,)), (0.0, (0,))])
     group = with_state_keys(group, ("s", "u"), ("s", "u"), ("s", "v"))
