@@ -165,7 +165,7 @@ def run_model(run: RunFolder, recipe: Recipe) -> Any:
             f"`stratagem train --name {run.name} --resume`."
         )
     model = LocalModel.load(recipe.model)
-    load_parameters(model, checkpoint.tensors.get("average", checkpoint.tensors["parameters"]), checkpoint.path)
+    load_parameters(model, checkpoint.played, checkpoint.path)
     return model
 
 

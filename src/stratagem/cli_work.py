@@ -289,7 +289,9 @@ def export(arguments: argparse.Namespace) -> int:
         save_model(model, target, merged=arguments.merged and model.config.lora is not None)
     size = sum(path.stat().st_size for path in target.iterdir()) / 2**20
     if not finished.is_dir():
-        print(f"The run is not finished: these are the weights after iteration {run_weights(run).lstrip('0') or 0}.")
+        print(
+            f"The run is not finished: these are the weights after iteration {int(run_weights(run).partition('.')[0])}."
+        )
     print(
         f"{target}: {size:.1f} MiB, read by transformers' from_pretrained and by `stratagem eval {target} --game ...`"
     )

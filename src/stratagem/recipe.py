@@ -67,7 +67,7 @@ class GameConfig:
     """Which game is played."""
 
     name: str = "frozen_lake"
-    """A name of ``stratagem games``."""
+    """A name of ``stratagem games``, or ``package.module:Class`` of a game of your own."""
     params: dict[str, Any] = field(default_factory=dict)
     """Settings of the game itself; the game's page lists them."""
     isolate: bool = False

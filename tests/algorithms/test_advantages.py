@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 
@@ -206,6 +207,9 @@ def test_what_follows_a_cut_off_step_is_told_by_others_or_is_zero() -> None:
     known = best(("a", "x", [0.0], True), ("ab", "xy", [0.0, 1.0], False))
     assert known == [[0.5], [0.5, 1.0]]
     assert best(("a", "x", [0.0], True), ("a", "y", [0.0], False)) == [[0.0], [0.0]]
+    # What it earned is known in any case: V*(b) = 1, though nobody saw what comes after y.
+    assert best(("ab", "xy", [0.0, 1.0], True)) == [[0.5, 1.0]]
+    assert best(("ab", "x-", [0.0, -0.5], True)) == [[-0.25, -0.5]]
     assert best(("a", "x", [0.0], False), ("ab", "xy", [0.0, 1.0], False))[0] == [0.0]  # it ended there, by its rules
 
 
@@ -263,6 +267,20 @@ def test_matching_advantages_of_equal_actions_keep_them_equal() -> None:
     alone = matching_advantages(["a", "a", "b"], ["x", "x", "y"], np.array([0.0, 1.0, 2.0]), temperature=1.0)
     assert alone.tolist() == [0.0, 0.0, 0.0]
     assert matching_advantages([], [], np.array([]), temperature=1.0).tolist() == []
+
+
+def test_an_answer_without_an_action_does_not_set_the_scale() -> None:
+    # Far from the goal the best move is worth 0.13 and a detour 0.08; one invalid answer costs 0.5.
+    keys, moves = ["a"] * 100, ["right"] * 80 + ["left"] * 20
+    worth = np.array([0.13] * 80 + [0.08] * 20)
+    plain = matching_advantages(keys, moves, worth, temperature=0.2)
+    found = matching_advantages([*keys, "a"], [*moves, None], np.append(worth, -0.42), temperature=0.2)
+    assert plain[0] == pytest.approx(1 / (1 + math.exp(-5)) / 0.8 - 1)
+    np.testing.assert_allclose(found[:100], 1.01 * (plain + 1) - 1, rtol=1e-12)
+    assert found[100] == pytest.approx(-1.0)
+    # Where all moves are worth the same, they share what the invalid answer does not get.
+    equal = matching_advantages(["a"] * 4, ["x", "x", "y", None], np.array([0.0, 0.0, 0.0, -0.5]), temperature=0.2)
+    assert equal == pytest.approx([0.5 * 4 / 2 - 1, 0.5 * 4 / 2 - 1, 0.5 * 4 - 1, -1.0])
 
 
 def test_matching_advantages_do_not_depend_on_the_size_of_rewards() -> None:

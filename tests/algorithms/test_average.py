@@ -70,6 +70,18 @@ def test_the_optimizer_still_moves_the_parameter_that_it_was_made_with() -> None
     assert weights.named_parameters()["w"].tolist() == [7.0, -9.0]
 
 
+def test_small_steps_are_not_lost_in_bfloat16() -> None:
+    weights: Any = Weights()
+    weights.parameter = torch.nn.Parameter(torch.tensor([8.0, -8.0], dtype=torch.bfloat16))
+    average = WeightAverage(weights, decay=0.9)
+    after(weights, average, 1.0, 1.0)
+    moved = [after(weights, average, 1.0078125, 1.0)[0] for _ in range(20)]  # the next number after 1 in bfloat16
+    assert moved == sorted(moved) and moved[0] > 1.003 and moved[-1] > 1.006
+    with average.applied():
+        assert weights.parameter.dtype == torch.bfloat16
+    assert weights.parameter.tolist() == [1.0078125, 1.0]
+
+
 def test_a_saved_average_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     values = [(1.0, 2.0), (3.0, -1.0), (0.5, 0.25), (9.0, 1.0)]
     whole: Any = Weights()

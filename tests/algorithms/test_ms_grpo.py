@@ -275,6 +275,23 @@ def test_step_level_credit_from_the_best_found_out_by_matching(toys: SimpleNames
     )
 
 
+def test_credit_that_keeps_equal_actions_equal_is_no_signal(toys: SimpleNamespace) -> None:
+    group = toys.make_group([(0.0, (0,))], [(0.0, (0,))], [(0.0, (1,))])
+    group = with_state_keys(group, ("s",), ("s",), ("s",))
+    for name, signal in (("", False), ("1", True)):
+        acted = [
+            dataclasses.replace(
+                t, steps=tuple(dataclasses.replace(s, action=f"a{s.completion_ids[0]}", reward=reward) for s in t.steps)
+            )
+            for t, reward in zip(group.trajectories, (float(name or 0), 0.0, 0.0), strict=True)
+        ]
+        found = samples_of(
+            TrajectoryGroup(tuple(acted)), config(group_size=3, step_coef=2.0, step_credit="matching", kl_coef=0.1)
+        )
+        assert found.has_signal is signal
+        assert any(sample.advantage for sample in found.samples)
+
+
 def test_step_level_credit_balanced_over_states(toys: SimpleNamespace) -> None:
     # Returns-to-go at gamma 1 from s: 1, 0 -> +1, -1; u and v are visited once each. Four visits of three states: 4/3
     # visits of a state on average, s has 2, so its credit is scaled by (4/3) / 2 = 2/3. A = +1, -1.

@@ -37,7 +37,12 @@ def exact(message: str) -> str:
 
 def test_a_game_of_another_package_is_made_by_module_and_class(tmp_path, monkeypatch):
     (tmp_path / "lake_of_mine.py").write_text(
-        "from stratagem.games.frozen_lake import FrozenLake\nclass Pond(FrozenLake):\n    name = 'pond'\nNUMBER = 3\n"
+        "from stratagem.games.base import Game\n"
+        "from stratagem.games.frozen_lake import FrozenLake\n"
+        "class Pond(FrozenLake):\n    name = 'pond'\n"
+        "class Half(Game):\n    name = 'half'\n"
+        "class Asks(FrozenLake):\n    def __init__(self, depth):\n        super().__init__()\n"
+        "NUMBER = 3\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make("lake_of_mine:Pond", size=3).name == "pond"
@@ -48,6 +53,12 @@ def test_a_game_of_another_package_is_made_by_module_and_class(tmp_path, monkeyp
         make("lake_of_mine:Sea")
     with pytest.raises(ConfigError, match=r"'lake_of_mine:NUMBER' is no subclass of stratagem\.games\.Game"):
         make("lake_of_mine:NUMBER")
+    with pytest.raises(ConfigError, match=r"Game 'lake_of_mine:Half' lacks .*legal_actions"):
+        make("lake_of_mine:Half")
+    with pytest.raises(ConfigError, match="'lake_of_mine:Asks': parameter 'depth' has no default value; give it one"):
+        make("lake_of_mine:Asks")
+    with pytest.raises(ConfigError, match=exact("Game '.lake_of_mine:Pond': module")[:-1]):
+        make(".lake_of_mine:Pond")
     with pytest.raises(ConfigError, match="module 'not_there' cannot be imported"):
         make("not_there:Game")
     with pytest.raises(ConfigError, match=r"sizes=3 is not a parameter of lake_of_mine:Pond\. Did you mean 'size'"):

@@ -24,9 +24,9 @@ from stratagem.runs.experiment import check_recipe
 
 NAMES = [
     "frozen_lake", "frozen_lake_step_off", "frozen_lake_target_return", "frozen_lake_target_value",
-    "frozen_lake_leave_one_out", "frozen_lake_fixed", "frozen_lake_whole_groups", "frozen_lake_clip_higher",
-    "frozen_lake_kl_off", "frozen_lake_average", "frozen_lake_entropy", "frozen_lake_epochs", "frozen_lake_templates",
-    "frozen_lake_temperature",
+    "frozen_lake_normalised", "frozen_lake_leave_one_out", "frozen_lake_dynamic", "frozen_lake_whole_groups",
+    "frozen_lake_clip_higher", "frozen_lake_kl_off", "frozen_lake_max_kl_off", "frozen_lake_average",
+    "frozen_lake_entropy", "frozen_lake_epochs", "frozen_lake_templates", "frozen_lake_temperature",
 ]  # fmt: skip
 
 
@@ -47,11 +47,13 @@ def test_each_arm_changes_one_thing_of_the_recipe_of_frozen_lake() -> None:
         "frozen_lake_step_off": ["step_coef"],
         "frozen_lake_target_return": ["step_target"],
         "frozen_lake_target_value": ["step_target"],
+        "frozen_lake_normalised": ["step_credit"],
         "frozen_lake_leave_one_out": ["baseline"],
-        "frozen_lake_fixed": ["dynamic_groups"],
+        "frozen_lake_dynamic": ["dynamic_groups"],
         "frozen_lake_whole_groups": ["minibatch_groups", "minibatch_prompts"],
         "frozen_lake_clip_higher": ["clip_high"],
         "frozen_lake_kl_off": ["kl_coef"],
+        "frozen_lake_max_kl_off": ["max_kl"],
         "frozen_lake_average": ["average_decay"],
         "frozen_lake_entropy": ["ent_coef"],
         "frozen_lake_epochs": ["num_epochs"],
@@ -74,11 +76,15 @@ def test_the_arms_of_every_scale_pass_their_checks(scale: str) -> None:
 
 
 def test_what_the_recipe_does_already_is_the_reference_and_its_absence_the_change() -> None:
-    changes = ["num_epochs=2", "kl_coef=0.0", "dynamic_groups=0", "minibatch_prompts=false", "step_coef=0.0"]
+    changes = ["num_epochs=2", "kl_coef=0.0", "dynamic_groups=3", "minibatch_prompts=false", "step_coef=0.0"]
+    changes += ["max_kl=false"]
     arms = arms_of("laptop", *(f"algorithm.{change}" for change in changes), "agent.temperature=0.8")
-    assert not {f"frozen_lake_{name}" for name in ("epochs", "step_off", "target_value", "fixed", "kl_off")} & set(arms)
+    assert not {f"frozen_lake_{name}" for name in ("epochs", "step_off", "target_value", "dynamic", "kl_off")} & set(
+        arms
+    )
+    assert arms["frozen_lake_max_kl"].recipe.algorithm.max_kl == 0.1
     assert arms["frozen_lake_kl"].recipe.algorithm.kl_coef == 1e-3
-    assert arms["frozen_lake_dynamic"].recipe.algorithm.dynamic_groups == 4
+    assert arms["frozen_lake_fixed"].recipe.algorithm.dynamic_groups == 0
     assert arms["frozen_lake_mixed"].recipe.algorithm.minibatch_prompts == 14
     assert arms["frozen_lake_step_on"].recipe.algorithm.step_coef == 1.0
     check_recipe(arms["frozen_lake_temperature"].recipe)  # the bounds move with the temperature of the recipe
@@ -149,7 +155,7 @@ def test_the_command_runs_these_arms_alone(
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "ms-grpo", "--consistency", "--dry-run", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "Would run 28 of 28 runs into reproduce/ms-grpo-laptop:" in printed
+    assert "Would run 32 of 32 runs into reproduce/ms-grpo-laptop:" in printed
     assert all(f"| {name} " in printed for name in NAMES) and "| snake " not in printed
     assert main(["reproduce", "ms-grpo", "--consistency", "--collect", "--seeds", "1", "--scale", "tiny"]) == 0
     page = Path("reproduce/ms-grpo-tiny/ms-grpo.md").read_text()

@@ -297,8 +297,9 @@ def test_iterations_without_a_signal_are_explained(tmp_path: Path, total: int, p
     assert outcome.summary["warnings"] == [
         f"No group carried a signal for {patience} iterations up to {patience}: 100% of the answers hold no valid "
         "action. Add a [warm_start], or choose another agent.template or more agent.max_new_tokens.",
-        "Training did not help: the panel's mean changed by +0.000. 100% of the answers hold no valid action; add a "
-        "[format_penalty] or a kl_coef, or lower algorithm.learning_rate.",
+        "Training did not help: the panel's mean changed by +0.000. 100% of the answers hold no valid "
+        "action; lower algorithm.learning_rate, or give the form of an answer more weight (a [warm_start], a "
+        "[format_penalty]).",
     ]
     assert list(outcome.summary["evaluations"]) == ["start", "final"]
 
@@ -313,7 +314,8 @@ def test_the_average_of_the_weights_is_evaluated_saved_and_resumed(tmp_path: Pat
     assert last is not None
     model = LocalModel.load(ModelConfig(name=str(tmp_path / "whole" / "model")))
     saved = {name: parameter.detach() for name, parameter in model.named_parameters().items()}
-    assert all(torch.equal(saved[name], value) for name, value in last.tensors["average"].items())
+    assert all(torch.equal(saved[name], value) for name, value in last.played.items())
+    assert last.played is last.tensors["average"]
     assert any(not torch.equal(saved[name], value) for name, value in last.tensors["parameters"].items())
 
 
@@ -324,8 +326,8 @@ def test_the_average_of_the_weights_is_evaluated_saved_and_resumed(tmp_path: Pat
             {"entropy": 0.4},
             {"entropy": 0.02, "invalid_action_rate": 0.0},
             "Training did not help: the panel's mean changed by -0.100. Entropy fell from 0.400 to 0.020 nats a token, "
-            "so the policy froze on few answers; try another seed, a lower algorithm.learning_rate, a higher ent_coef "
-            "or kl_coef, or a lower max_kl.",
+            "so the policy froze on few answers; try another seed, a lower algorithm.learning_rate, or what keeps "
+            "entropy up (ent_coef, kl_coef, max_kl).",
         ),
         (
             {},
@@ -339,6 +341,13 @@ def test_a_run_that_did_not_help_says_what_to_look_at(
     first: dict[str, float], last: dict[str, float], expected: str
 ) -> None:
     assert no_gain_advice(first, last, -0.1) == expected
+
+
+def test_one_game_under_two_names_keeps_its_panel_apart() -> None:
+    name = "stratagem.games.frozen_lake:FrozenLake"
+    recipe = recipe_with(f"game.name={name}", 'evaluation.panels=["FrozenLake-NotSlippery"]')
+    assert panel_params(recipe, "FrozenLake-NotSlippery") == panel_params(recipe, name)
+    assert len(build_experiment(recipe).excluded_starts) == 3
 
 
 def test_panels_that_hold_every_start_are_refused_before_a_model_loads() -> None:

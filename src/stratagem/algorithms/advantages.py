@@ -249,17 +249,16 @@ def best_targets(
             visits = seen.setdefault(key, {}).setdefault(action, Counter())
             if t < last or not cut:
                 visits[float(reward), keys[t + 1] if t < last else None] += 1
+    for keys, done, earned, cut in zip(state_keys, actions, rewards, cut_off, strict=True):
+        if cut and keys and not seen[keys[-1]][done[-1]]:
+            seen[keys[-1]][done[-1]][float(earned[-1]), None] += 1  # nobody saw more of it: what it earned at least
     values = dict.fromkeys(seen, 0.0)
     for _ in range(len(seen)):  # as many moves ahead as there are states
         before = values
         values = {
             key: max(
-                (
-                    sum(n * r for (r, _), n in visits.items()) / visits.total() + gamma * _mean_next(visits, before)
-                    for visits in tried.values()
-                    if visits
-                ),
-                default=0.0,
+                sum(n * r for (r, _), n in visits.items()) / visits.total() + gamma * _mean_next(visits, before)
+                for visits in tried.values()
             )
             for key, tried in seen.items()
         }
@@ -269,8 +268,7 @@ def best_targets(
     for keys, done, earned, cut in zip(state_keys, actions, rewards, cut_off, strict=True):
         following = [values[key] for key in keys[1:]]
         if keys:
-            others = seen[keys[-1]][done[-1]]
-            following.append(_mean_next(others, values) if cut and others else 0.0)
+            following.append(_mean_next(seen[keys[-1]][done[-1]], values) if cut else 0.0)
         targets.append(np.array([r + gamma * v for r, v in zip(earned, following, strict=True)]))
     return targets
 
@@ -300,7 +298,8 @@ def matching_advantages(
 
     Source: the improved policy is that of Abdolmaleki et al. 2018, "Maximum a Posteriori Policy Optimisation",
     arXiv:1806.06920. Ours: it is not weighted by the old policy, which would only repeat what that prefers; values are
-    scaled by their range, as the size of rewards means nothing here; and it enters as an advantage.
+    scaled by the range of those of real actions, as the size of rewards means nothing here; and it enters as an
+    advantage.
 
     Args:
         state_keys: [S] the state before each step.
@@ -325,8 +324,12 @@ def matching_advantages(
         if len(tried) < 2:
             continue  # one action has nothing to be better than
         worth = np.array([targets[steps].mean() for steps in tried.values()])
-        spread = worth.max() - worth.min()
-        scaled = np.zeros_like(worth) if _all_equal(worth) else (worth - worth.max()) / (temperature * spread)
+        actual = np.array([action is not None for action in tried])
+        # An answer without an action must not set the scale: its penalty would make all actions look alike.
+        ruler = worth[actual] if actual.sum() > 1 else worth
+        spread = 0.0 if _all_equal(ruler) else ruler.max() - ruler.min()
+        below = np.where(np.isclose(worth, worth.max(), rtol=1e-9, atol=1e-12), 0.0, worth - worth.max())
+        scaled = below / (temperature * spread) if spread else np.where(below < 0, -np.inf, 0.0)
         better = np.exp(scaled) / np.exp(scaled).sum()
         counts = np.array([len(steps) for steps in tried.values()])
         for steps, credit in zip(tried.values(), better * counts.sum() / counts - 1.0, strict=True):

@@ -34,7 +34,8 @@ class WeightAverage:
         self.model = model
         self.decay = decay
         self.number = 0
-        self.values = {name: p.detach().clone() for name, p in model.named_parameters().items()}
+        self.values = {name: p.detach().float().clone() for name, p in model.named_parameters().items()}
+        """In float32 whatever the dtype of the model: a small part of a difference would be lost in bfloat16."""
 
     @torch.no_grad()
     def update(self) -> None:
@@ -42,23 +43,23 @@ class WeightAverage:
         self.number += 1
         decay = min(self.decay, (self.number - 1) / self.number)
         parameters = self.model.named_parameters()
-        torch._foreach_lerp_(list(self.values.values()), [parameters[name] for name in self.values], 1 - decay)
+        for name, value in self.values.items():
+            value.lerp_(parameters[name].detach().float(), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Put the average into the model, and the trained weights back at the end."""
-        self._swap()
+        trained = {name: p.detach().clone() for name, p in self.model.named_parameters().items()}
+        self._put(self.values)
         try:
             yield
         finally:
-            self._swap()
+            self._put(trained)
 
     @torch.no_grad()
-    def _swap(self) -> None:
+    def _put(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters().items():
-            held = parameter.detach().clone()
-            parameter.copy_(self.values[name])
-            self.values[name] = held
+            parameter.copy_(values[name])
         self.model.weights_changed()
 
     def state(self) -> dict[str, Tensor]:

@@ -105,7 +105,7 @@ def objective(
         logprobs: [T] log p_theta.
         old_logprobs: [T] log p_theta_old.
         advantages: [T] A_j of each token's episode.
-        weights: [T] 1 / (G' |y_j|), divided by the number of groups.
+        weights: [T] 1 / (G' |y_j|), divided by the number of groups that the step stands for.
         clip_low: eps_low.
         clip_high: eps_up.
         kl: [T] estimate of KL(p_theta || p_ref).
@@ -329,7 +329,7 @@ def make_minibatches(
 
 
 def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: float, seed: int) -> dict[str, float]:
-    """Learn from the groups that have samples: ``num_epochs`` passes in steps of ``minibatch_groups`` groups.
+    """Learn from the groups that have samples: ``num_epochs`` passes in steps of :func:`make_minibatches`.
 
     Raises:
         RuntimeError: sampler and learner disagree on the probabilities of the very same weights.

@@ -46,7 +46,7 @@ class GroupSamples:
     advantages: dict[int, float]
     """A_j by the episode's place in its group, for those that were chosen."""
     has_signal: bool
-    """False where every advantage is zero: there is nothing to tell one episode or step from another."""
+    """False where there is nothing to tell one episode from another, nor one action of a state."""
 
 
 def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Generator) -> GroupSamples:
@@ -65,7 +65,7 @@ def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Ge
         chosen = aaw_sample(group_normalised(returns), size, temperature=config.episode_temperature, rng=rng)
         advantages = np.zeros(len(trajectories))
         advantages[chosen] = relative(returns[chosen])
-    step_advantages = _step_advantages([trajectories[j] for j in chosen], config)
+    step_advantages, steps_have_signal = _step_advantages([trajectories[j] for j in chosen], config)
     samples = []
     for j, credits in zip(chosen, step_advantages, strict=True):
         num_tokens = trajectories[j].num_tokens  # |y_j|
@@ -82,31 +82,36 @@ def make_samples(group: TrajectoryGroup, config: MSGRPOConfig, rng: np.random.Ge
                     weight=1.0 / (len(chosen) * num_tokens),
                 )
             )
-    has_signal = any(sample.advantage != 0.0 for sample in samples)
+    has_signal = steps_have_signal or bool(advantages[chosen].any())
     return GroupSamples(tuple(samples), {int(j): float(advantages[j]) for j in chosen}, has_signal)
 
 
-def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -> list[np.ndarray]:
-    """Return step-level credit for each step of each episode; zeros where it is off."""
+def _step_advantages(trajectories: Sequence[Trajectory], config: MSGRPOConfig) -> tuple[list[np.ndarray], bool]:
+    """Return step-level credit for each step of each episode, zeros where it is off, and whether it has a signal."""
     if config.step_coef == 0.0:
-        return [np.zeros(len(t.steps)) for t in trajectories]
+        return [np.zeros(len(t.steps)) for t in trajectories], False
     keys = [[step.state_key for step in t.steps] for t in trajectories]
+    actions = [[step.action for step in t.steps] for t in trajectories]
     rewards = [[s.reward + s.invalid_penalty + s.shaping for s in t.steps] for t in trajectories]
     if config.step_target == "best":
-        actions = [[step.action for step in t.steps] for t in trajectories]
         cut_off = [not t.terminated for t in trajectories]
-        targets = best_targets(keys, actions, rewards, cut_off, gamma=config.step_gamma)
+        targets = np.concatenate(best_targets(keys, actions, rewards, cut_off, gamma=config.step_gamma))
     elif config.step_target == "value":
-        targets = pooled_targets(keys, rewards, gamma=config.step_gamma)
+        targets = np.concatenate(pooled_targets(keys, rewards, gamma=config.step_gamma))
     else:
-        targets = [returns_to_go(earned, gamma=config.step_gamma) for earned in rewards]
+        targets = np.concatenate([returns_to_go(earned, gamma=config.step_gamma) for earned in rewards])
     visited = [key for episode in keys for key in episode]
+    done = [action for episode in actions for action in episode]
     if config.step_credit == "matching":
-        done = [step.action for t in trajectories for step in t.steps]
-        credits = matching_advantages(visited, done, np.concatenate(targets), temperature=config.step_temperature)
+        credits = matching_advantages(visited, done, targets, temperature=config.step_temperature)
+        # It keeps actions equal that are worth the same: credit that is not zero and tells none from another.
+        acted = np.array([action is not None for action in done])
+        states = [key for key, counts in zip(visited, acted, strict=True) if counts]
+        has_signal = bool(anchor_state_advantages(states, targets[acted]).any())
     else:
         anchors = visited if config.step_anchor == "state" else [""] * len(visited)
-        credits = anchor_state_advantages(anchors, np.concatenate(targets))
+        credits = anchor_state_advantages(anchors, targets)
+        has_signal = bool(credits.any())
     if config.step_balance:
         credits = balance_states(visited, credits)
-    return np.split(credits, np.cumsum([len(t.steps) for t in trajectories])[:-1])
+    return np.split(credits, np.cumsum([len(t.steps) for t in trajectories])[:-1]), has_signal

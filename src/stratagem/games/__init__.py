@@ -88,16 +88,24 @@ def game_class(name: str) -> type[Game]:
         return GAMES[VARIANTS.get(name, (name, {}))[0]]
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, ValueError) as error:
+        imported = importlib.import_module(module)
+    except (ImportError, ValueError, TypeError) as error:
         raise ConfigError(
             f"Game {name!r}: module {module!r} cannot be imported ({error}). Write it as package.module:Class, and "
             "install the package or put the folder of the module into PYTHONPATH."
         ) from error
-    except AttributeError as error:
-        raise ConfigError(f"Game {name!r}: module {module!r} has no {attribute!r}; name a class of it.") from error
+    if not hasattr(imported, attribute):
+        raise ConfigError(f"Game {name!r}: module {module!r} has no {attribute!r}; name a class of it.")
+    found = getattr(imported, attribute)
     if not (isinstance(found, type) and issubclass(found, Game)):
         raise ConfigError(f"Game {name!r} is no subclass of stratagem.games.Game; name the class of a game.")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    missing += [] if hasattr(found, "name") and hasattr(found, "max_steps") else ["name", "max_steps"]
+    if missing:
+        raise ConfigError(f"Game {name!r} lacks {', '.join(missing)}; add them, check_game says how a game behaves.")
+    for parameter in inspect.signature(found).parameters.values():
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            raise ConfigError(f"Game {name!r}: parameter {parameter.name!r} has no default value; give it one.")
     return found
 
 

@@ -162,7 +162,11 @@ def _contexts(base: Recipe, prefix: str) -> list[tuple[Recipe, str]]:
     if not isinstance(agent, AgentConfig):
         return []
     arms = []
-    if algorithm.max_steps is not None and algorithm.max_steps <= _CONTEXT:
+    if algorithm.minibatch_prompts is not None:
+        # With a past hardly two prompts are equal: there would be a hundred times as many steps.
+        base = _change(base, f"{prefix}_context_0", minibatch_prompts=None, minibatch_groups=1)
+        arms.append((base, "context: none, a step for each group"))
+    elif algorithm.max_steps is not None and algorithm.max_steps <= _CONTEXT:
         groups = max(1, algorithm.num_groups * algorithm.max_steps // _ROUNDS)  # about as many steps in all
         part = algorithm.minibatch_groups
         part = None if part is None else min(part, groups)

@@ -30,6 +30,7 @@ _CLIP_HIGHER = 0.28
 """eps_up of DAPO (Yu et al. 2025, arXiv:2503.14476)."""
 _PROMPTS = 14
 """As many as there are states on a board of Frozen Lake."""
+_TRUST = 0.1
 _AVERAGE = 0.8
 """Over about five iterations."""
 _TEMPERATURE_RANGE = 1.3
@@ -64,6 +65,11 @@ def consistency_arms(recipe: Recipe) -> list[Arm]:
             else (change("step_on", step_coef=1.0), "step-level credit")
         ),
         *_targets(change, algorithm),
+        (
+            (change("normalised", step_credit="normalised"), "step-level credit normalised")
+            if algorithm.step_credit == "matching"
+            else (change("matching", step_credit="matching"), "step-level credit that comes to rest")
+        ),
         (change("leave_one_out", baseline="leave_one_out"), "leave-one-out baseline"),
         (
             (change("fixed", dynamic_groups=0), "without dynamic groups")
@@ -83,6 +89,11 @@ def consistency_arms(recipe: Recipe) -> list[Arm]:
             (change("kl_off", kl_coef=0.0), "without KL penalty")
             if algorithm.kl_coef
             else (change("kl", kl_coef=1e-3), "KL penalty (beta = 0.001)")
+        ),
+        (
+            (change("max_kl_off", max_kl=None), "without trust region")
+            if algorithm.max_kl is not None
+            else (change("max_kl", max_kl=_TRUST), f"trust region ({_TRUST})")
         ),
         (change("average", average_decay=_AVERAGE), f"average of the weights (decay {_AVERAGE})"),
         (change("entropy", ent_coef=0.2), "entropy bonus 0.2"),

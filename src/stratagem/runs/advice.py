@@ -1,4 +1,4 @@
-"""What to do when training shows no signal; in words, for the terminal and the page."""
+"""What to do when training shows no signal or ends no better; in words, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def no_gain_advice(first: Mapping[str, float], last: Mapping[str, float], change
     if before is not None and after is not None and after < 0.25 * before:
         return text + (
             f"Entropy fell from {before:.3f} to {after:.3f} nats a token, so the policy froze on few answers; try "
-            "another seed, a lower algorithm.learning_rate, a higher ent_coef or kl_coef, or a lower max_kl."
+            "another seed, a lower algorithm.learning_rate, or what keeps entropy up (ent_coef, kl_coef, max_kl)."
         )
     if last.get("invalid_action_rate", 0.0) > 0.5:
         return text + (
-            f"{last['invalid_action_rate']:.0%} of the answers hold no valid action; add a [format_penalty] or a "
-            "kl_coef, or lower algorithm.learning_rate."
+            f"{last['invalid_action_rate']:.0%} of the answers hold no valid action; lower "
+            "algorithm.learning_rate, or give the form of an answer more weight (a [warm_start], a [format_penalty])."
         )
     return text + "Try more iterations, more groups or another seed, and look at the curves with `stratagem view`."
 

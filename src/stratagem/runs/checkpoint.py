@@ -45,6 +45,11 @@ class Checkpoint:
     """Everything else."""
     path: Path
 
+    @property
+    def played(self) -> dict[str, Tensor]:
+        """The weights that play panels and are saved: their average where there is one, else those that train."""
+        return self.tensors.get("average", self.tensors["parameters"])
+
 
 def save_checkpoint(
     folder: Path,

@@ -1,7 +1,7 @@
 """What a training run shows while it works: progress, time left, numbers, learning curves, where the time goes.
 
-On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one plain line per iteration, and one for each
-minute in which there was none.
+On a terminal it is one live block; elsewhere (a file, a pipe, CI) it is one plain line per iteration, and what goes on
+where there was none for a minute.
 """
 
 from __future__ import annotations

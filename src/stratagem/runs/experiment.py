@@ -24,7 +24,7 @@ from stratagem.errors import ConfigError, RunError
 from stratagem.evaluation.panels import Panel, fixed_panel, panel_optima, panel_state_keys
 from stratagem.evaluation.play import seat_opponents
 from stratagem.files import atomic_write_bytes
-from stratagem.games import VARIANTS, make
+from stratagem.games import VARIANTS, game_class, make
 from stratagem.games.base import Game
 from stratagem.games.worker import GameWorker
 from stratagem.models.base import LanguageModel
@@ -34,6 +34,7 @@ from stratagem.recipe import GameConfig, Recipe
 from stratagem.rewards.format import FormatPenalty
 from stratagem.rollout import Player
 from stratagem.runs.trackers import check_trackers
+from stratagem.seeding import derive_seed
 
 __all__ = [
     "Experiment",
@@ -76,10 +77,6 @@ def _maker(game: GameConfig) -> Callable[[], Game]:
     return partial(make, game.name, **game.params)
 
 
-def _base(name: str) -> tuple[str, dict[str, Any]]:
-    return VARIANTS.get(name, (name, {}))
-
-
 def panel_names(recipe: Recipe) -> tuple[str, ...]:
     """Return the panels of a recipe; its own game where it names none."""
     return recipe.evaluation.panels or (recipe.game.name,)
@@ -91,9 +88,9 @@ def panel_params(recipe: Recipe, panel: str) -> dict[str, Any]:
     They are those of the training game, changed by ``evaluation.params``, except what the panel's variant fixes; a
     panel of another game has its own defaults.
     """
-    base, preset = _base(panel)
-    if base != _base(recipe.game.name)[0]:
+    if game_class(panel) is not game_class(recipe.game.name):
         return {}
+    preset = VARIANTS.get(panel, (panel, {}))[1]
     params = {**recipe.game.params, **recipe.evaluation.params}
     return {key: value for key, value in params.items() if panel == recipe.game.name or key not in preset}
 
@@ -246,8 +243,8 @@ def _check_starts(game: Game, excluded: frozenset[str]) -> None:
     Raises:
         ConfigError: none of 1,000 seeds starts outside of the panels.
     """
-    for seed in range(1000) if excluded else ():
-        game.reset(seed=seed)
+    for number in range(1000) if excluded else ():
+        game.reset(seed=derive_seed("starts", number))  # seeds as training draws them; a panel has the small ones
         if game.state_key() not in excluded:
             return
     if excluded:
@@ -268,7 +265,7 @@ def build_experiment(recipe: Recipe) -> Experiment:
         fixed_panel(name, panel_params(recipe, name), recipe.evaluation.num_episodes, gamma=recipe.evaluation.gamma)
         for name in panel_names(recipe)
     )
-    own = [panel for panel in panels if _base(panel.game)[0] == _base(recipe.game.name)[0]]
+    own = [panel for panel in panels if game_class(panel.game) is game_class(recipe.game.name)]
     game = make(recipe.game.name, **recipe.game.params)
     try:
         opponents = seat_opponents(game)

@@ -272,5 +272,5 @@ def _load(recipe: Recipe, source: Path | None, model: LocalModel | None) -> tupl
     if model is None:
         model = LocalModel.load(config)
     if source is not None:
-        load_parameters(model, load_checkpoint(source).tensors["parameters"], source)
+        load_parameters(model, load_checkpoint(source).played, source)
     return model, model

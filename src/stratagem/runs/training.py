@@ -347,7 +347,9 @@ class _Driver:
             self.display.note(f"{len(iteration.failed)} episodes failed in the game and are left out: {reason}")
         if not iteration.groups:
             return  # nothing was played: it learnt from what there was
+        silent = iteration.metrics.get("groups_without_signal")
         has_signal = any(value != 0.0 for of_group in iteration.advantages for value in of_group.values())
+        has_signal = has_signal if silent is None else silent < 1.0
         self.no_signal = 0 if has_signal else self.no_signal + 1
         if self.no_signal == self.patience:
             text = f"No group carried a signal for {self.patience} iterations up to {iteration.number}: "
@@ -363,7 +365,8 @@ class _Driver:
             return
         final = self.evaluations["final"].results[0]
         change = final.mean - before.results[0].mean
-        if change <= 0 and (final.share_of_optimum or 0.0) < _SOLVED:
+        solved = max(final.share_of_optimum or 0.0, final.success_rate or 0.0) >= _SOLVED
+        if change <= 0 and not solved:
             self.warnings.append(no_gain_advice(rows[0], rows[-1], change))
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
