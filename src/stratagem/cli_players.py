@@ -154,7 +154,7 @@ def run_model(run: RunFolder, recipe: Recipe) -> Any:
     """
     from stratagem.models.local import LocalModel
     from stratagem.runs.checkpoint import load_latest
-    from stratagem.runs.training import load_parameters
+    from stratagem.runs.weights import load_parameters
 
     if (run.path / "model").is_dir():
         return LocalModel.load(replace(recipe.model, name=str(run.path / "model"), lora=None))

@@ -282,7 +282,7 @@ def export(arguments: argparse.Namespace) -> int:
         shutil.copytree(finished, temporary)
         publish_folder(temporary, target)
     else:
-        from stratagem.runs.training import save_model
+        from stratagem.runs.weights import save_model
 
         model = run_model(run, recipe)
         # A finished adapter is merged when it is loaded.

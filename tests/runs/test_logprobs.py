@@ -24,7 +24,7 @@ from stratagem.runs import logprobs
 from stratagem.runs.checkpoint import load_checkpoint
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.logprobs import change_of, compute_logprobs, find_weights, list_weights_of_run, token_logprobs
-from stratagem.runs.training import load_parameters
+from stratagem.runs.weights import load_parameters
 
 SETTINGS = (
     *("agent.recovery=random", "agent.max_new_tokens=5", "agent.temperature=0.5", "warm_start=false"),

@@ -31,7 +31,8 @@ from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.metrics import read_metrics
 from stratagem.runs.plan import make_plan, parameter_count
-from stratagem.runs.training import Outcome, load_parameters, train_run
+from stratagem.runs.training import Outcome, train_run
+from stratagem.runs.weights import load_parameters
 
 FAST = (
     # Random moves after invalid answers make episodes differ in length, and with them in penalties: a signal at once.

@@ -31,7 +31,7 @@ from stratagem.models.local import LocalModel
 from stratagem.recipe import Recipe
 from stratagem.runs.checkpoint import list_checkpoints, load_checkpoint
 from stratagem.runs.folder import RunFolder
-from stratagem.runs.training import load_parameters
+from stratagem.runs.weights import load_parameters
 
 __all__ = [
     "Change",

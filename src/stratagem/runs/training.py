@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stratagem.agents.history import HistoryAgent
@@ -35,7 +34,7 @@ from stratagem.errors import ModelError, RunError
 from stratagem.evaluation.episode_log import write_episodes
 from stratagem.evaluation.panels import EvaluationResult
 from stratagem.evaluation.play import evaluate, seat_opponents
-from stratagem.files import atomic_write_text, error_reason, publish_folder
+from stratagem.files import atomic_write_text, error_reason
 from stratagem.models.local import LocalModel
 from stratagem.recipe import Recipe, to_table
 from stratagem.runs.advice import no_gain_advice, no_signal_advice
@@ -47,9 +46,10 @@ from stratagem.runs.interrupts import StopRequest
 from stratagem.runs.metrics import MetricsLog, read_metrics
 from stratagem.runs.report import Evaluation, peak_memory, screen_metrics, write_report
 from stratagem.runs.trackers import Trackers
+from stratagem.runs.weights import load_parameters, save_model
 from stratagem.types import Trajectory
 
-__all__ = ["ALGORITHMS", "Algorithm", "Outcome", "load_parameters", "train_run"]
+__all__ = ["ALGORITHMS", "Algorithm", "Outcome", "train_run"]
 
 _SOLVED = 0.95
 """Nobody expects a gain from this share of the optimum on."""
@@ -94,29 +94,6 @@ class Outcome:
     evaluations: dict[str, Evaluation]
     summary: dict[str, Any] = field(default_factory=dict)
     """What ``summary.json`` holds."""
-
-
-def load_parameters(model: LocalModel, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Put saved values into the parameters that train.
-
-    Raises:
-        RunError: names or shapes are not those of the model.
-    """
-    parameters = model.named_parameters()
-    wrong = sorted(
-        name
-        for name in parameters.keys() | tensors.keys()
-        if name not in parameters or name not in tensors or parameters[name].shape != tensors[name].shape
-    )
-    if wrong:
-        raise RunError(
-            f"{str(source)!r} is not of model {model.name!r}: {len(wrong)} parameters are missing or have another "
-            f"shape, the first is {wrong[0]!r}. Use the model that the run's recipe.toml names."
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
-    model.weights_changed()
 
 
 def train_run(recipe: Recipe, folder: RunFolder, display: Display, *, stop: StopRequest | None = None) -> Outcome:
@@ -495,27 +472,6 @@ class _Driver:
         )
         self.display.status("")
         return Outcome(True, self.learner.iteration, True, self.evaluations, summary)
-
-
-def save_model(model: LocalModel, target: Path, *, merged: bool = False) -> None:
-    """Write a model folder that is whole or absent; one that is there is replaced.
-
-    Raises:
-        RunError: it could not be written.
-    """
-    temporary = target.parent / f".tmp-{target.name}"
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        model.save(temporary, merged=merged)
-        if target.exists():
-            shutil.rmtree(target)
-        publish_folder(temporary, target)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise RunError(
-            f"The model could not be written to {str(target)!r} ({error_reason(error)}); free some space, then "
-            "continue with --resume."
-        ) from error
 
 
 def _one_line(result: EvaluationResult) -> str:
