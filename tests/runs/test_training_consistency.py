@@ -184,7 +184,7 @@ def test_every_line_of_the_page_s_section_changes_the_recipe() -> None:
     lines = re.findall(r"`--set '?([^'`]+)'?`", section)
     assert len(lines) >= 9
     # The recipe has some of them by now.
-    without = ["step_coef=3", "step_target=value", "step_credit=normalised", "minibatch_prompts=false"]
+    without = ["step_coef=2", "step_target=value", "step_credit=normalised", "minibatch_prompts=false"]
     without = [f"algorithm.{setting}" for setting in without]
     plain = load_recipe("frozen_lake", without)
     for line in lines:
