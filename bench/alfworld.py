@@ -101,8 +101,8 @@ def _compare(options: argparse.Namespace) -> None:
         "alfworld.steps_ratio",
         round(statistics.median(ratios), 1),
         "times as fast",
-        f"Steps of random play on {games} original ALFWorld games with admissible commands, resets left out, seconds of "
-        f"one core: {ours:,.0f} steps/s, the alfworld package (0.4.2 as shipped) {theirs:,.1f}; median of {repeats} "
+        f"Steps of random play on {games} original ALFWorld games with admissible commands, resets left out, seconds "
+        f"of one core: {ours:,.0f} steps/s, the alfworld package (0.4.2 as shipped) {theirs:,.1f}; median of {repeats} "
         f"alternating pairs, {ratios[0]:.0f} to {ratios[-1]:.0f}",
     )
 
