@@ -534,6 +534,7 @@ def test_the_plan_counts_by_hand() -> None:
     assert plan.generated_tokens == 44 * 16
     # Three checkpoints of weights and two moments, and the model: (3 * 3 + 1) * 30,000 * 4 bytes.
     assert plan.disk_gib == pytest.approx(10 * 30_000 * 4 / 2**30)
+    assert make_plan(recipe_with("algorithm.average_decay=0.9")).disk_gib == pytest.approx(13 * 30_000 * 4 / 2**30)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ def _disk(recipe: Recipe) -> float | None:
     size = count * _BYTES[recipe.model.dtype]
     if recipe.model.lora is not None:
         size *= ADAPTER_SHARE
-    # A checkpoint is weights and Adam's two moments; while one is written the old ones are still there.
-    checkpoints = 3 * size * (recipe.run.keep_checkpoints + 1)
+    # A checkpoint is weights, Adam's two moments and the average where there is one; while one is written the old ones
+    # are still there.
+    copies = 4 if getattr(recipe.algorithm, "average_decay", 0.0) > 0 else 3
+    checkpoints = copies * size * (recipe.run.keep_checkpoints + 1)
     reference = size if getattr(recipe.algorithm, "kl_coef", 0.0) > 0 else 0.0
     return (checkpoints + reference + size) / 2**30
