@@ -242,7 +242,7 @@ def run_memory(options: argparse.Namespace, keeper: Keeper, console: Console) ->
     text = (
         f"One iteration of MS-GRPO on Frozen Lake, G={found['group_size']:.0f}, all weights in float32 with AdamW, "
         f"{found['steps']:.0f} steps, {found['tokens_seen']:,.0f} tokens seen, {found['tokens_computed']:,.0f} "
-        f"computed, {found['seconds']:.0f} s"
+        f"computed in passes of at most 2,048, {found['seconds']:.0f} s"
     )
     console.print(f"{text}: {found['gib']:.2f} GiB at the peak")
     keeper.keep("tree.peak_gib.g256", round(found["gib"], 2), "GiB", text)
