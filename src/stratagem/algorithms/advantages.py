@@ -288,9 +288,10 @@ def matching_advantages(
 
     In each state the actions that were tried get a distribution by their mean target,
 
-        q(a | s) ~ exp(Q(s, a) / (temperature * (max_a Q - min_a Q))),    A = q(a | s) / p(a | s) - 1
+        q(a | s) ~ exp(Q(s, a) / (temperature * (max_b Q - min_b Q))),    A = q(a | s) / p(a | s) - 1
 
-    with p the share of the visits in which the action was tried. In expectation sum_a p A grad log pi is then
+    with b over the real actions among them (all, where there are not two), and p the share of the visits in which the
+    action was tried. In expectation sum_a p A grad log pi is then
     sum_a q grad log pi: the gradient of the cross-entropy from q. It vanishes where pi = q, it is large where a good
     action is hardly tried, and a policy that cannot yet tell two states apart comes to rest at the mean of their q;
     with normalised returns it goes on to the one action that is best on average, and stops exploring. Actions that are
