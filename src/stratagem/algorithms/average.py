@@ -5,8 +5,8 @@ After each iteration
     theta_avg <- d theta_avg + (1 - d) theta,    d = min(decay, (n - 1) / n) at iteration n
 
 so that the first iterations are averaged evenly and the warm-started weights are forgotten. Training goes on from
-theta. Many small steps at a high rate leave a policy that is better on some boards today and on others tomorrow; the average
-keeps what these have in common.
+theta. Many small steps at a high rate leave a policy that is better on some boards today and on others tomorrow; the
+average keeps what these have in common.
 
 Source: Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; not in Dilkes et al. 2025,
 a remedy for the inconsistency between runs that they report.
