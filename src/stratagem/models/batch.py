@@ -42,7 +42,9 @@ class Batch:
         return self.states.index_select(0, self.places)
 
 
-def tree_batch(hidden: Tensor, tree: TokenTree, head: Any, *, temperature: float, cap: float | None) -> Batch:
+def tree_batch(
+    hidden: Tensor, tree: TokenTree, head: Any, *, temperature: float, cap: float | None, rounded: bool = False
+) -> Batch:
     """Read the labels of a tree off its nodes.
 
     Args:
@@ -51,6 +53,7 @@ def tree_batch(hidden: Tensor, tree: TokenTree, head: Any, *, temperature: float
         head: the output layer, with ``weight`` and ``bias``.
         temperature: of the sampling distribution.
         cap: see :func:`softcap`.
+        rounded: see :func:`label_logprobs`.
     """
     device = hidden.device
     nodes = torch.from_numpy(tree.label_nodes).to(device)
@@ -65,6 +68,7 @@ def tree_batch(hidden: Tensor, tree: TokenTree, head: Any, *, temperature: float
         bias=head.bias,
         temperature=temperature,
         softcap=cap,
+        rounded=rounded,
     )
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=device))
     labels = torch.from_numpy(tree.row_index).to(device)

@@ -63,6 +63,11 @@ class ModelConfig:
     name: str = "smollm2-135m-instruct"
     """Embedded name, ``tiny``, a local folder or a hub id."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights and everything that is computed."""
+    matmul_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the matrices that are multiplied, with weights in float32 (:mod:`stratagem.models.mixed`): ``bfloat16`` is
+    several times as fast on processors with AMX or AVX-512-bfloat16 and on GPUs, and slower elsewhere; ``stratagem
+    doctor`` tells. Log-probabilities then carry errors near 0.01."""
     device: str = "cpu"
     """``cpu``, ``cuda`` or ``cuda:N``."""
     lora: LoraSettings | None = None
@@ -89,6 +94,10 @@ class ModelConfig:
             )
         if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
             raise ConfigError(f"device={self.device!r} is not known; use 'cpu', 'cuda' or 'cuda:N'.")
+        if self.matmul_dtype == "bfloat16" and self.dtype == "bfloat16":
+            raise ConfigError(
+                "matmul_dtype='bfloat16' is for weights in float32, but dtype='bfloat16'; leave one of them out."
+            )
         if self.fused_attention and self.device == "cpu":
             raise ConfigError(
                 "fused_attention=True but device='cpu', where the kernel has no backward pass; set device to 'cuda', "

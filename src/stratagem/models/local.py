@@ -25,6 +25,7 @@ from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
 from stratagem.models.chat import ChatEncoder
 from stratagem.models.decoding import Row, TreeSampler
 from stratagem.models.frozen import FrozenStates, freeze_below
+from stratagem.models.mixed import rounded_products, use_mixed_products
 from stratagem.models.thin import thin_linear, use_thin_products
 from stratagem.models.tree import Row as TreeRow
 from stratagem.models.tree import TokenTree, build_tree, split_rows
@@ -87,7 +88,11 @@ class LocalModel:
             # The name, not the folder of this machine's cache, which peft would write into the saved adapter.
             adapted.peft_config["default"].base_model_name_or_path = config.name
             self._adapted = adapted.eval()
-        use_thin_products(model)
+        self._mixed = config.matmul_dtype == "bfloat16"
+        if self._mixed:
+            use_mixed_products(model)
+        else:
+            use_thin_products(model)
         self.module: PreTrainedModel = model
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -271,7 +276,11 @@ class LocalModel:
     @torch.inference_mode()
     def _head(self, hidden: Tensor) -> Tensor:
         head = self.module.get_output_embeddings()
-        logits = thin_linear(hidden, head.weight, head.bias).float().contiguous()
+        if self._mixed:
+            with rounded_products(True):
+                logits = torch.nn.functional.linear(hidden, head.weight, head.bias)
+        else:
+            logits = thin_linear(hidden, head.weight, head.bias).float().contiguous()
         cap = softcap(self.module)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -303,7 +312,7 @@ class LocalModel:
         tree = build_tree(rows)
         hidden = self._tree_hidden(tree, self._layout(tree))
         head = self.module.get_output_embeddings()
-        return tree_batch(hidden, tree, head, temperature=temperature, cap=softcap(self.module))
+        return tree_batch(hidden, tree, head, temperature=temperature, cap=softcap(self.module), rounded=self._mixed)
 
     def _layout(self, tree: TokenTree) -> TreeLayout:
         config = self.config

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stratagem.models.mixed import rounded_products
+
 __all__ = ["label_logprobs"]
 
 _CHUNK_FLOATS = 16_777_216  # 64 MiB of float32 logits at a time
@@ -36,6 +38,7 @@ class _LabelLogprobs(torch.autograd.Function):
         tokens: Tensor,
         scale: float,
         softcap: float | None,
+        rounded: bool,
     ) -> tuple[Tensor, Tensor]:
         """Return [M] log-probabilities and [L] entropies; ``rows`` must be sorted."""
         chunk = max(1, _CHUNK_FLOATS // weight.shape[0])
@@ -46,14 +49,15 @@ class _LabelLogprobs(torch.autograd.Function):
         for number, start in enumerate(range(0, len(hidden), chunk)):
             stop = min(start + chunk, len(hidden))
             labels = slice(bounds[number], bounds[number + 1])
-            logits = _logits(hidden[start:stop], weight, bias, scale, softcap)
+            with rounded_products(rounded):
+                logits = _logits(hidden[start:stop], weight, bias, scale, softcap)
             lse = torch.logsumexp(logits, dim=-1)
             normaliser[start:stop] = lse
             log_p = logits.sub_(lse[:, None])
             logprobs[labels] = log_p[rows[labels] - start, tokens[labels]]
             entropy[start:stop] = -torch.einsum("lv,lv->l", torch.exp(log_p), log_p)
         ctx.save_for_backward(hidden, weight, bias, rows, tokens, normaliser, entropy)
-        ctx.chunk, ctx.bounds, ctx.scale, ctx.softcap = chunk, bounds, scale, softcap
+        ctx.chunk, ctx.bounds, ctx.scale, ctx.softcap, ctx.rounded = chunk, bounds, scale, softcap, rounded
         return logprobs, entropy
 
     @staticmethod
@@ -68,7 +72,8 @@ class _LabelLogprobs(torch.autograd.Function):
         for number, start in enumerate(range(0, len(hidden), ctx.chunk)):
             stop = min(start + ctx.chunk, len(hidden))
             labels = slice(ctx.bounds[number], ctx.bounds[number + 1])
-            logits = _logits(hidden[start:stop], weight, bias, ctx.scale, ctx.softcap)
+            with rounded_products(ctx.rounded):
+                logits = _logits(hidden[start:stop], weight, bias, ctx.scale, ctx.softcap)
             log_p = logits - normaliser[start:stop, None]
             p = torch.exp(log_p)
             if with_entropy:
@@ -83,12 +88,13 @@ class _LabelLogprobs(torch.autograd.Function):
                 grad.mul_(1 - (logits / ctx.scale / ctx.softcap) ** 2)
             grad.mul_(ctx.scale)
             grad = grad.to(weight.dtype)
-            grad_hidden[start:stop] = grad @ weight
-            if grad_weight is not None:
-                grad_weight.addmm_(grad.float().t(), hidden[start:stop].float())
+            with rounded_products(ctx.rounded):
+                grad_hidden[start:stop] = grad @ weight
+                if grad_weight is not None:
+                    grad_weight.addmm_(grad.float().t(), hidden[start:stop].float())
             if grad_bias is not None:
                 grad_bias += grad.float().sum(0)
-        return grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias), None, None, None, None
+        return grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias), None, None, None, None, None
 
 
 def _cast(grad: Tensor | None, like: Tensor | None) -> Tensor | None:
@@ -104,6 +110,7 @@ def label_logprobs(
     bias: Tensor | None = None,
     temperature: float = 1.0,
     softcap: float | None = None,
+    rounded: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return log softmax(hidden W^T / temperature) at given labels, and the entropy of each row.
 
@@ -115,11 +122,12 @@ def label_logprobs(
         bias: [V] of the output layer, or None.
         temperature: > 0.
         softcap: c of logits = c tanh(logits / c), or None.
+        rounded: multiply in bfloat16, where the processor is quick at that, with logits in float32.
 
     Returns:
         [M] float32 log-probabilities, [L] float32 entropies in nats.
     """
     result: tuple[Tensor, Tensor] = _LabelLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, rows, tokens, 1.0 / temperature, softcap
+        hidden, weight, bias, rows, tokens, 1.0 / temperature, softcap, rounded
     )
     return result
