@@ -25,7 +25,7 @@ from stratagem.runs.experiment import check_recipe
 NAMES = [
     "frozen_lake", "frozen_lake_step_off", "frozen_lake_target_return", "frozen_lake_target_value",
     "frozen_lake_normalised", "frozen_lake_leave_one_out", "frozen_lake_dynamic", "frozen_lake_whole_groups",
-    "frozen_lake_clip_higher", "frozen_lake_kl_off", "frozen_lake_max_kl_off", "frozen_lake_average",
+    "frozen_lake_clip_higher", "frozen_lake_kl", "frozen_lake_max_kl_off", "frozen_lake_average",
     "frozen_lake_entropy", "frozen_lake_epochs", "frozen_lake_templates", "frozen_lake_temperature",
 ]  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_each_arm_changes_one_thing_of_the_recipe_of_frozen_lake() -> None:
         "frozen_lake_dynamic": ["dynamic_groups"],
         "frozen_lake_whole_groups": ["minibatch_groups", "minibatch_prompts"],
         "frozen_lake_clip_higher": ["clip_high"],
-        "frozen_lake_kl_off": ["kl_coef"],
+        "frozen_lake_kl": ["kl_coef"],
         "frozen_lake_max_kl_off": ["max_kl"],
         "frozen_lake_average": ["average_decay"],
         "frozen_lake_entropy": ["ent_coef"],
@@ -76,14 +76,14 @@ def test_the_arms_of_every_scale_pass_their_checks(scale: str) -> None:
 
 
 def test_what_the_recipe_does_already_is_the_reference_and_its_absence_the_change() -> None:
-    changes = ["num_epochs=2", "kl_coef=0.0", "dynamic_groups=3", "minibatch_prompts=false", "step_coef=0.0"]
+    changes = ["num_epochs=2", "kl_coef=0.05", "dynamic_groups=3", "minibatch_prompts=false", "step_coef=0.0"]
     changes += ["max_kl=false"]
     arms = arms_of("laptop", *(f"algorithm.{change}" for change in changes), "agent.temperature=0.8")
-    assert not {f"frozen_lake_{name}" for name in ("epochs", "step_off", "target_value", "dynamic", "kl_off")} & set(
+    assert not {f"frozen_lake_{name}" for name in ("epochs", "step_off", "target_value", "dynamic", "kl")} & set(
         arms
     )
     assert arms["frozen_lake_max_kl"].recipe.algorithm.max_kl == 0.1
-    assert arms["frozen_lake_kl"].recipe.algorithm.kl_coef == 1e-3
+    assert arms["frozen_lake_kl_off"].recipe.algorithm.kl_coef == 0
     assert arms["frozen_lake_fixed"].recipe.algorithm.dynamic_groups == 0
     assert arms["frozen_lake_mixed"].recipe.algorithm.minibatch_prompts == 14
     assert arms["frozen_lake_step_on"].recipe.algorithm.step_coef == 1.0

@@ -1,7 +1,7 @@
 r"""Linear layers that multiply in bfloat16 and keep everything else in float32.
 
-Recent processors (AMX, AVX-512 with bfloat16) and all recent GPUs multiply matrices in bfloat16 several times as fast as
-in float32 and add up in float32. So weights, their gradients, the optimiser, the residual stream, norms and softmax
+Recent processors (AMX, AVX-512 with bfloat16) and all recent GPUs multiply matrices in bfloat16 several times as fast
+as in float32 and add up in float32. So weights, their gradients, the optimiser, the residual stream, norms and softmax
 stay in float32, and the two matrices of each product are rounded: mixed precision as in Micikevicius et al. 2017
 (arXiv:1710.03740), without loss scaling, which bfloat16 does not need.
 

@@ -30,6 +30,7 @@ _CLIP_HIGHER = 0.28
 """eps_up of DAPO (Yu et al. 2025, arXiv:2503.14476)."""
 _PROMPTS = 14
 """As many as there are states on a board of Frozen Lake."""
+_KL = 0.05
 _TRUST = 0.1
 _AVERAGE = 0.8
 """Over about five iterations."""
@@ -88,7 +89,7 @@ def consistency_arms(recipe: Recipe) -> list[Arm]:
         (
             (change("kl_off", kl_coef=0.0), "without KL penalty")
             if algorithm.kl_coef
-            else (change("kl", kl_coef=1e-3), "KL penalty (beta = 0.001)")
+            else (change("kl", kl_coef=_KL), f"KL penalty (beta = {_KL})")
         ),
         (
             (change("max_kl_off", max_kl=None), "without trust region")
