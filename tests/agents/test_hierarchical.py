@@ -154,6 +154,37 @@ def test_without_progress_every_prompt_says_that_there_is_none() -> None:
     ]
 
 
+def test_with_histories_it_is_shown_what_happened_and_nobody_sums_up() -> None:
+    model = script()
+    trajectory = play(model, HierarchicalConfig(use_progress=False, use_history=True))
+    scene = "Looking quickly around you, you see a door 1."
+    first, second = "Observation: Hall.\nAction: go\n", "Observation: At 1.\nAction: go\n"
+    assert model.asked == [
+        ("high", f"{scene}\nTask: walk.\nCompleted subtasks: None\nObservation: Hall."),
+        ("low", f"{scene}\nSubtask: Leave the hall\nObservation: Hall."),
+        ("low", f"{scene}\nSubtask: Leave the hall\n{first}Observation: At 1."),
+        ("high", f"{scene}\nTask: walk.\nCompleted subtasks: Leave the hall\n{first}{second}Observation: At 2."),
+        ("low", f"{scene}\nSubtask: Go on\nObservation: At 2."),
+    ]
+    assert [step.action for step in trajectory.steps] == ["go", "go", "stay"]
+
+
+def test_an_invalid_action_stands_in_the_history_as_it_was_said() -> None:
+    model = Scripted(high=["First"], low=["fly; False", "", "go; False"], progress=[])
+    play(model, HierarchicalConfig(use_progress=False, use_history=True))
+    assert model.asked[-1][1].count("Action: ") == 2
+    assert "Observation: Hall.\nAction: fly\nObservation: At 1.\nAction: None\nObservation: At 2." in model.asked[-1][1]
+
+
+def test_histories_leave_nothing_to_sum_up() -> None:
+    message = (
+        "use_history=True shows everything that happened, so that nobody needs to sum it up; set use_progress=False "
+        "beside it."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        HierarchicalConfig(use_history=True)
+
+
 def test_a_limit_of_subtasks_does_not_go_without_subtasks() -> None:
     message = "max_subtask_steps=5 ends subtasks, and use_subtasks=False has none; leave one of them out."
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):

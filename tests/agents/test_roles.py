@@ -101,7 +101,7 @@ def test_a_template_that_shows_what_its_role_is_not_told_is_refused(tmp_path: Pa
     path.write_text("--- user\n{action} {observation}\n", encoding="utf-8")
     message = (
         "template='mine' holds {action}, which role 'low' is not told; use {scene}, {task}, {subtask}, {progress}, "
-        "{actions}, {observation}."
+        "{history}, {actions}, {observation}."
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         load_role_template("low", str(path))

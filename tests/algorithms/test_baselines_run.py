@@ -111,9 +111,10 @@ def train(home: Path, recipe: str, *overrides: str) -> Path:
         (["agent.use_progress=false"], {"high", "low"}),
         (["agent.use_subtasks=false"], {"low", "progress"}),
         (["agent.use_subtasks=false", "agent.use_progress=false"], {"low"}),
+        (["agent.use_history=true", "agent.use_progress=false"], {"high", "low"}),
         (["algorithm.bc_iterations=3"], {"high", "low", "progress"}),
     ],
-    ids=["without local progress", "without hierarchy", "without both", "without RL"],
+    ids=["without local progress", "without hierarchy", "without both", "histories", "without RL"],
 )
 def test_an_ablation_is_a_setting(home: Path, overrides: list[str], roles: set[str]) -> None:
     run = train(home, GAME + ROLES + STEP_HRL, *overrides)

@@ -93,6 +93,26 @@ def test_without_progress_there_is_nothing_of_it() -> None:
     assert all("p1" not in model.text(s.prompt_ids) and "p2" not in model.text(s.prompt_ids) for s in samples)
 
 
+def test_with_histories_the_high_level_is_shown_the_episode_and_the_low_level_its_subtask() -> None:
+    model = Letters()
+    samples = annotated_samples(agent_of(model, use_progress=False, use_history=True), EPISODE)
+    past = ["Observation: o0\nAction: a0\n", "Observation: o1\nAction: a1\n"]
+    high = [
+        "scene\nTask: task\nCompleted subtasks: None\nObservation: o0",
+        f"scene\nTask: task\nCompleted subtasks: g0\n{past[0]}{past[1]}Observation: o2",
+    ]
+    low = [
+        "scene\nSubtask: g0\nObservation: o0",
+        f"scene\nSubtask: g0\n{past[0]}Observation: o1",
+        "scene\nSubtask: g1\nObservation: o2",
+    ]
+    found = [(s.role, model.text(s.prompt_ids), model.text(s.next_prompt_ids)) for s in samples]
+    assert found == [
+        ("high", high[0], high[1]), ("low", low[0], low[1]), ("low", low[1], ""), ("high", high[1], ""),
+        ("low", low[2], ""),
+    ]  # fmt: skip
+
+
 def step(number: int, said: str, action: str | None, reward: float = 0.0, *parts: tuple[str, int]) -> Step:
     generations = tuple(Generation(role, "x", (ids,), (ids, 0), (), None, Finish.STOP) for role, ids in parts)
     return Step(

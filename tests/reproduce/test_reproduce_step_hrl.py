@@ -37,6 +37,7 @@ def test_the_agent_its_ablations_and_the_agents_beside_it() -> None:
         "alfworld_cloning": ("main",),
         "alfworld_no_subtasks": ("ablations",),
         "alfworld_no_progress": ("ablations",),
+        "glider_alfworld": ("others",),
         "flat_alfworld": ("others",),
         "eto_alfworld": ("others",),
         "scienceworld_step_hrl": ("main", "ablations", "others"),
@@ -48,6 +49,9 @@ def test_the_agent_its_ablations_and_the_agents_beside_it() -> None:
     agents = [arms[f"alfworld_no_{what}"].recipe.agent for what in ("subtasks", "progress")]
     assert agents == [replace(base.agent, use_subtasks=False), replace(base.agent, use_progress=False)]
     assert base.agent.use_subtasks and base.agent.use_progress
+    glider = arms["glider_alfworld"].recipe
+    assert glider.agent == replace(base.agent, use_progress=False, use_history=True)
+    assert replace(glider, agent=base.agent, name=base.name) == base
 
 
 def test_all_agents_of_a_task_make_as_many_steps_on_as_many_episodes() -> None:
@@ -57,7 +61,7 @@ def test_all_agents_of_a_task_make_as_many_steps_on_as_many_episodes() -> None:
     cloned = {arm.name: arm.algorithm.bc_iterations for arm in arms}
     assert cloned == {
         "alfworld_step_hrl": 30, "alfworld_cloning": 40, "alfworld_no_subtasks": 30, "alfworld_no_progress": 30,
-        "flat_alfworld": 40, "eto_alfworld": 30,
+        "glider_alfworld": 30, "flat_alfworld": 40, "eto_alfworld": 30,
     }  # fmt: skip
 
 

@@ -15,6 +15,9 @@ An agent holds no state. :meth:`HierarchicalAgent.begin` starts an episode, and 
 its decisions. Every word that a model says is recorded: the low level's as the step itself, the others' in
 ``Step.generations``.
 
+With ``use_history`` it is the hierarchy that the paper compares with (eq. 1 and 2; GLIDER, Hu et al. 2025): nobody sums
+up, the high level is shown the whole episode and the low level all of its subtask, and prompts grow.
+
 Departures: the prompts are in our own words; what holds for a whole episode (ALFWorld's list of receptacles) stands at
 the beginning of a prompt and not behind the observation, so that the prompts of an episode share it; an invalid action
 is given to the game as no action; only the last ``shown_subtasks`` completed subtasks are shown.
@@ -39,6 +42,7 @@ from stratagem.agents.roles import (
     load_role_template,
     parse_line,
     parse_low,
+    past_step,
     read_start,
     tidy,
 )
@@ -90,6 +94,9 @@ class HierarchicalConfig:
     """So many of the last completed subtasks are shown; ours, it bounds the prompt."""
     use_progress: bool = True
     """False leaves the local progress out (the paper's ablation "w/o LP"): nobody sums up, and it stays ``None``."""
+    use_history: bool = False
+    """True shows what happened instead of the progress, which must be left out: the high level sees all observations
+    and actions of the episode, the low level those of its subtask."""
     use_subtasks: bool = True
     """False leaves the high level out (the paper's ablation "w/o Hier"): the one subtask is the task, which lasts as
     long as the episode, and the progress sums up all of it."""
@@ -115,6 +122,11 @@ class HierarchicalConfig:
                 raise ConfigError(f"{name}={value!r} leaves no step; set it to 1 or more, or leave it out.")
         if self.shown_subtasks < 1:
             raise ConfigError(f"shown_subtasks={self.shown_subtasks!r} shows none; set it to 1 or more.")
+        if self.use_history and self.use_progress:
+            raise ConfigError(
+                "use_history=True shows everything that happened, so that nobody needs to sum it up; set "
+                "use_progress=False beside it."
+            )
         if not self.use_subtasks and self.max_subtask_steps is not None:
             raise ConfigError(
                 f"max_subtask_steps={self.max_subtask_steps!r} ends subtasks, and use_subtasks=False has none; leave "
@@ -169,7 +181,7 @@ class HierarchicalAgent:
         settings: dict[Role, RoleSettings] = {"high": config.high, "low": config.low, "progress": config.progress}
         return cls(
             {role: own[role] or model for role in ROLES},
-            {role: load_role_template(role, settings[role].template) for role in ROLES},
+            {role: load_role_template(role, settings[role].template, history=config.use_history) for role in ROLES},
             {role: settings[role].generation() for role in ROLES},
             config,
         )
@@ -212,18 +224,26 @@ class HierarchicalAgent:
     # ---- prompts: shared by playing and by learning ----------------------------------------------------------------
 
     def high_messages(
-        self, view: TaskView, subtasks: Sequence[str], progress: str, observation: str
+        self, view: TaskView, subtasks: Sequence[str], progress: str, observation: str, history: Sequence[str] = ()
     ) -> tuple[tuple[str, str], ...]:
-        """Return what the high level is asked."""
+        """Return what the high level is asked; ``history`` holds a :func:`past_step` for each step before."""
         shown = "; ".join(subtasks[-self.config.shown_subtasks :]) or NOTHING
         values = {"scene": view.scene, "task": view.task, "subtasks": shown, "progress": progress}
+        values["history"] = "\n".join(history)
         return fill(self.templates["high"], values | {"observation": observation})
 
     def low_messages(
-        self, view: TaskView, subtask: str, progress: str, observation: str, legal_actions: Sequence[str] = ()
+        self,
+        view: TaskView,
+        subtask: str,
+        progress: str,
+        observation: str,
+        legal_actions: Sequence[str] = (),
+        history: Sequence[str] = (),
     ) -> tuple[tuple[str, str], ...]:
-        """Return what the low level is asked."""
+        """Return what the low level is asked; ``history`` as for the high level, of this subtask."""
         values = {"scene": view.scene, "task": view.task, "subtask": subtask, "progress": progress}
+        values["history"] = "\n".join(history)
         # A game may have thousands, which it lists only for those who look.
         actions = ", ".join(legal_actions) if "{actions}" in self.templates["low"].user else ""
         return fill(self.templates["low"], values | {"actions": actions, "observation": observation})
@@ -250,6 +270,9 @@ class HierarchicalEpisode:
         self.subtask: str | None = None
         """The one under way; None where the next is to be named."""
         self.progress = NOTHING
+        self.history: list[str] = []
+        """Every step so far, where the agent is shown them."""
+        self._began = 0
         self._action = NOTHING
         self._done = False
         self._steps = 0
@@ -290,15 +313,19 @@ class HierarchicalEpisode:
         if self.subtask is None and not agent.config.use_subtasks:
             self.subtask = self.view.task
         if self.subtask is None:
-            messages = agent.high_messages(self.view, self.subtasks, self.progress, observation)
+            messages = agent.high_messages(self.view, self.subtasks, self.progress, observation, self.history)
             line, full = await self._line("high", messages, parts["high"], said)
             if full is not None:
                 return Decision(None, None, full, generations=tuple(said))
             self.subtask, self.progress, self._steps = line or self.view.task, NOTHING, 0
-        messages = agent.low_messages(self.view, self.subtask, self.progress, observation, legal_actions)
+            self._began = len(self.history)
+        own = self.history[self._began :]
+        messages = agent.low_messages(self.view, self.subtask, self.progress, observation, legal_actions, own)
         completion = await self._ask("low", messages, parts["low"])
         answer = parse_low(completion.text, legal_actions)
         self._action = answer.said
+        if agent.config.use_history:
+            self.history.append(past_step(observation, answer.said))
         self._invalid = self._invalid + 1 if answer.action is None else 0
         if self._invalid == agent.config.max_invalid:
             self.recovery = "end"

@@ -42,6 +42,7 @@ __all__ = [
     "one_line",
     "parse_line",
     "parse_low",
+    "past_step",
     "read_start",
     "tidy",
 ]
@@ -53,11 +54,12 @@ NOTHING = "None"
 """What stands for "no subtask yet", "no progress yet" and "no action"."""
 
 PLACEHOLDERS: dict[Role, tuple[str, ...]] = {
-    "high": ("scene", "task", "subtasks", "progress", "observation"),
-    "low": ("scene", "task", "subtask", "progress", "actions", "observation"),
+    "high": ("scene", "task", "subtasks", "progress", "history", "observation"),
+    "low": ("scene", "task", "subtask", "progress", "history", "actions", "observation"),
     "progress": ("scene", "task", "subtask", "progress", "action", "observation"),
 }
-"""What a template of each role may show. ``scene`` is what holds for a whole episode, ``actions`` the legal ones."""
+"""What a template of each role may show. ``scene`` is what holds for a whole episode, ``actions`` the legal ones,
+``history`` the steps before, which is empty for an agent that is not shown any."""
 
 
 class RoleError(StrEnum):
@@ -135,8 +137,22 @@ def read_start(observation: str, default_task: str) -> TaskView:
     )
 
 
-def load_role_template(role: Role, name_or_path: str) -> PromptTemplate:
+def past_step(observation: str, action: str) -> str:
+    r"""Return how a step is shown to an agent that remembers it.
+
+    >>> past_step("A door.", "open it")
+    'Observation: A door.\nAction: open it'
+    """
+    return f"Observation: {observation}\nAction: {action}"
+
+
+def load_role_template(role: Role, name_or_path: str, *, history: bool = False) -> PromptTemplate:
     """Return the built-in template of a role (``default``), or the one in a file.
+
+    Args:
+        role: whose.
+        name_or_path: ``default`` or a path.
+        history: the built-in one of an agent that is shown its history.
 
     Raises:
         UnknownNameError: the file is not there.
@@ -145,8 +161,9 @@ def load_role_template(role: Role, name_or_path: str) -> PromptTemplate:
     if name_or_path == "default":
         import importlib.resources
 
-        resource = importlib.resources.files("stratagem.agents").joinpath("templates", f"hrl_{role}.txt")
-        template = parse_template(f"hrl_{role}", resource.read_text(encoding="utf-8"))
+        name = f"hrl_{role}_history" if history and role != "progress" else f"hrl_{role}"
+        resource = importlib.resources.files("stratagem.agents").joinpath("templates", f"{name}.txt")
+        template = parse_template(name, resource.read_text(encoding="utf-8"))
     else:
         template = load_any(name_or_path)
     for name in re.findall(r"\{(\w+)\}", template.user):

@@ -54,7 +54,7 @@ class WarmStartConfig:
     learning_rate: float = 5e-5
     """AdamW; linear decay to a tenth."""
     max_grad_norm: float = 1.0
-    max_tokens_per_pass: int = 8192
+    max_tokens_per_pass: int = 2048
     """Distinct tokens in one pass; bounds memory, never changes the gradient."""
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ class ETOConfig:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; ours."""
-    max_tokens_per_pass: int = 8192
+    max_tokens_per_pass: int = 2048
     """Distinct tokens in one pass of cloning; a pair is always learnt from in one pass."""
     max_steps: int | None = None
     """Step limit of an episode that is tried besides the game's own; the paper's 40 on ALFWorld."""

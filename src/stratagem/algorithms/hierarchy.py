@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from stratagem.agents.hierarchical import HierarchicalAgent
-from stratagem.agents.roles import ROLES, Role, TaskView, low_answer, parse_low
+from stratagem.agents.roles import ROLES, Role, TaskView, low_answer, parse_low, past_step
 from stratagem.data.annotations import AnnotatedEpisode, one_subtask
 from stratagem.models.base import TokenRow
 from stratagem.types import Step, Trajectory
@@ -107,20 +107,25 @@ def annotated_samples(agent: HierarchicalAgent, episode: AnnotatedEpisode) -> li
     view = TaskView(episode.task, episode.scene, "")
     found: list[_Said] = []
     completed: list[str] = []
+    history: list[str] = []
+    began = 0
     for number, step in enumerate(episode.steps):
         last = episode.steps[-1].subtask_number
         if use_subtasks and (number == 0 or episode.steps[number - 1].done):
             before = episode.steps[number - 1].next_progress if number and use_progress else "None"
-            messages = agent.high_messages(view, completed, before, step.observation)
+            messages = agent.high_messages(view, completed, before, step.observation, history)
             reward = sum(other.reward for other in episode.steps if other.subtask_number == step.subtask_number)
             found.append(said("high", messages, step.subtask, reward, step.subtask_number == last))
+            began = len(history)
         progress = step.progress if use_progress else "None"
-        messages = agent.low_messages(view, step.subtask, progress, step.observation)
+        messages = agent.low_messages(view, step.subtask, progress, step.observation, (), history[began:])
         reward = float(step.done) if use_subtasks else step.reward
         found.append(said("low", messages, low_answer(step.action, step.done), reward, step.done))
         if use_progress:
             messages = agent.progress_messages(view, step.subtask, progress, step.action, step.next_observation)
             found.append(said("progress", messages, step.next_progress, reward, step.done))
+        if agent.config.use_history:
+            history.append(past_step(step.observation, step.action))
         if step.done:
             completed.append(step.subtask)
     return _chain(found)

@@ -45,6 +45,7 @@ from torch import Tensor
 from stratagem.agents.history import HistoryAgent
 from stratagem.agents.language import LanguageAgent
 from stratagem.algorithms.average import WeightAverage
+from stratagem.algorithms.checks import check_ratio_gap
 from stratagem.algorithms.dynamic import collect
 from stratagem.algorithms.episodes import describe_episodes
 from stratagem.algorithms.kl import KL_ESTIMATORS
@@ -287,9 +288,6 @@ _QUADRATIC = 8.0
 _MIN_SHARE = 0.02
 """A step is not shortened further once it is below this share."""
 
-_MAX_RATIO_GAP = 0.1
-"""Before the first step the ratio is 1 up to rounding (1e-4 in float32, a few percent in bfloat16)."""
-
 
 def _judged(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     """Choose samples with different prompts, evenly from all groups: a step on one board also moves the others."""
@@ -344,12 +342,8 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
         for samples, num_groups in minibatches:
             trust = Trust(judged, (len(collected) + 1) / (config.num_epochs * len(minibatches)))
             metrics = learner.step(samples, num_groups, temperature, trust)
-            if not collected and metrics["ratio_gap"] > _MAX_RATIO_GAP:
-                raise RuntimeError(
-                    f"Before any update the importance ratio is off by {metrics['ratio_gap']:.3f}; expected 1. The "
-                    "sampler used other weights or another distribution than the learner; this is a bug, please "
-                    "report it."
-                )
+            if not collected:
+                check_ratio_gap(learner.model, metrics["ratio_gap"])
             collected.append(metrics)
     learner.iteration += 1
     if learner.average is not None:

@@ -92,7 +92,7 @@ class MSGRPOConfig:
     minibatch_prompts: int | None = None
     """Different prompts for one optimizer step, drawn from all groups, in place of ``minibatch_groups``; ours. Steps of
     one group each pull the policy towards what is right from its start, and many small steps learn faster than few."""
-    max_tokens_per_pass: int = 8192
+    max_tokens_per_pass: int = 2048
     """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
     max_steps: int | None = None
     """Step limit of an episode besides the game's own."""

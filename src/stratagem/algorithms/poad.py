@@ -54,6 +54,7 @@ from torch import Tensor
 
 from stratagem.agents.scoring import ScoringAgent
 from stratagem.algorithms.advantages import group_normalised
+from stratagem.algorithms.checks import check_ratio_gap
 from stratagem.algorithms.credit import discounts, token_advantages
 from stratagem.algorithms.episodes import describe_episodes
 from stratagem.algorithms.gradients import bound_gradients
@@ -274,10 +275,6 @@ def _normalised(episodes: list[list[Sample]]) -> list[list[Sample]]:
     ]
 
 
-_MAX_RATIO_GAP = 0.1
-"""Before the first step the ratio is 1 up to rounding (1e-4 in float32, a few percent in bfloat16)."""
-
-
 def update(learner: Learner, samples: Sequence[Sample], agent: Agent, seed: int) -> dict[str, float]:
     """Learn from the samples: ``num_epochs`` passes in ``num_minibatches`` steps each.
 
@@ -291,12 +288,8 @@ def update(learner: Learner, samples: Sequence[Sample], agent: Agent, seed: int)
         order = generator(seed, "minibatch", learner.iteration, epoch).permutation(len(samples))
         for part in np.array_split(order, min(config.num_minibatches, len(samples))):
             metrics = learner.step([samples[i] for i in part], agent)
-            if not collected and metrics["ratio_gap"] > _MAX_RATIO_GAP:
-                raise RuntimeError(
-                    f"Before any update the importance ratio is off by {metrics['ratio_gap']:.3f}; expected 1. The "
-                    "sampler used other weights or another distribution than the learner; this is a bug, please "
-                    "report it."
-                )
+            if not collected:
+                check_ratio_gap(learner.model, metrics["ratio_gap"])
             collected.append(metrics)
     rests = float(learner.policy_rests)
     learner.iteration += 1

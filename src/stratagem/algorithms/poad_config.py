@@ -72,7 +72,7 @@ class POADConfig:
     """Passes over the steps of an iteration; 1, and 5 in the authors' Overcooked script."""
     num_minibatches: int = 1
     """Optimizer steps in a pass; 1, and 2 in the authors' scripts."""
-    max_tokens_per_pass: int = 8192
+    max_tokens_per_pass: int = 2048
     """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
     max_steps: int | None = None
     """Step limit of an episode besides the game's own."""

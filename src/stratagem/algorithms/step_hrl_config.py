@@ -64,7 +64,7 @@ class StepHRLConfig:
     """tau_1: how far the slow copies of the critics move in a step; 0.2."""
     critic_warmup: int = 100
     """Steps of offline RL in which only the critics learn; 100."""
-    max_tokens_per_pass: int = 8192
+    max_tokens_per_pass: int = 2048
     """Distinct tokens in one forward and backward pass; bounds memory, never changes the gradient."""
     max_steps: int | None = None
     """Step limit of a collected episode besides the game's own."""

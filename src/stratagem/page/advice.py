@@ -17,6 +17,9 @@ __all__ = ["Finding", "warnings_of"]
 _RECENT = 5
 """Means are over so many last iterations, so that one odd iteration warns of nothing."""
 
+_GAP, _ROUNDED_GAP = 0.01, 0.2
+"""Of the importance ratio before an update, in float32 and where something is computed in bfloat16."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -86,9 +89,11 @@ def _update(run: RunData, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
         what = f"{' and '.join(broken)} is no number in the last iteration."
         found.append(Finding(what, "Lower algorithm.learning_rate, and go on from an earlier checkpoint."))
     gap = _mean(rows, "ratio_gap")
-    if gap is not None and gap > 0.01:
+    model = run.recipe.get("model", {})
+    rounded = "bfloat16" in (model.get("dtype"), model.get("matmul_dtype"))
+    if gap is not None and gap > (_ROUNDED_GAP if rounded else _GAP):
         what = f"Sampler and learner disagree: the ratio before the update is off by {gap:.3f}."
-        found.append(Finding(what, "Expected rounding only; use model.dtype = float32, or report a bug."))
+        found.append(Finding(what, "Expected rounding only; compute in float32, or report a bug."))
     entropy, success = _mean(rows, "entropy"), _mean(rows, "success_rate")
     if entropy is not None and entropy < 0.02 and (success is None or success < 0.9):
         what = f"The entropy is {entropy:.3f} nats: the policy hardly tries anything new."

@@ -6,8 +6,7 @@ All are led through one and the same episode: observations and actions are an ex
 - ``flat``: a ReAct agent, all observations and actions as a chat. The expert wrote no thoughts, so it has none here;
   real ones would make its prompts longer still.
 - ``history``: a hierarchy with histories (the paper's eq. 1 and 2, "HRL" in its figure). The high level is shown the
-  whole episode when a subtask is named, the low level what happened within the subtask. There is no such agent in this
-  package; its prompts are those of STEP-HRL's roles with the history in place of the progress.
+  whole episode when a subtask is named, the low level what happened within the subtask.
 - ``step_hrl``: the agent of :mod:`stratagem.agents.hierarchical`, with all three roles.
 
 ``prompt`` counts the tokens of all prompts of a step, ``generated`` those of its answers. ``new`` counts the tokens of
@@ -22,9 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stratagem.agents.hierarchical import HierarchicalAgent
+from stratagem.agents.hierarchical import HierarchicalAgent, HierarchicalConfig
 from stratagem.agents.react import ReActAgent
-from stratagem.agents.roles import NOTHING, low_answer
 from stratagem.algorithms.flat import flat_samples
 from stratagem.algorithms.hierarchy import annotated_samples
 from stratagem.data.annotations import AnnotatedEpisode
@@ -40,15 +38,6 @@ AGENTS: dict[AgentKind, str] = {
     "step_hrl": "STEP-HRL",
 }
 """Agent -> what tables call it."""
-
-_HIGH = (
-    "You plan a task at the high level. Read the task, the subtasks that are done and what happened so far. Answer "
-    "with the next subtask as one short, clear sentence."
-)
-_LOW = (
-    "You carry out a subtask at the low level. Read the subtask and what happened in it so far. Answer with one "
-    "action, then a semicolon, then True if this action completes the subtask or False if it does not."
-)
 
 
 @dataclass(frozen=True)
@@ -86,43 +75,14 @@ def episode_calls(kind: AgentKind, model: Any, game: Game, episode: AnnotatedEpi
     if kind == "flat":
         samples = flat_samples(ReActAgent.from_config(model), game, episode)
         return [[Call("flat", sample.prompt_ids, sample.completion_ids)] for sample in samples]
-    if kind == "history":
-        return _history_calls(model, episode)
+    config = HierarchicalConfig(use_history=True, use_progress=False) if kind == "history" else None
     steps: list[list[Call]] = [[]]
-    for sample in annotated_samples(HierarchicalAgent.from_config(model), episode):
+    for sample in annotated_samples(HierarchicalAgent.from_config(model, config), episode):
         # An action ends a step; the progress of the last one is never asked for.
         steps[-1].append(Call(sample.role, sample.prompt_ids, sample.completion_ids))
         if sample.role == "low":
             steps.append([])
     return steps[:-1]
-
-
-def _history_calls(model: Any, episode: AnnotatedEpisode) -> list[list[Call]]:
-    def call(role: str, system: str, user: str, answer: str) -> Call:
-        ids = model.encode_chat((("system", system), ("user", user)))
-        return Call(role, tuple(ids), (*model.encode(answer), model.end_id))
-
-    steps: list[list[Call]] = []
-    done: list[str] = []
-    whole: list[str] = []
-    own: list[str] = []
-    head = f"{episode.scene}\n" if episode.scene else ""
-    for number, step in enumerate(episode.steps):
-        calls = []
-        whole.append(f"Observation: {step.observation}")
-        if number == 0 or episode.steps[number - 1].done:
-            own = []
-            user = f"{head}Task: {episode.task}\nCompleted subtasks: {'; '.join(done) or NOTHING}\n" + "\n".join(whole)
-            calls.append(call("high", _HIGH, user, step.subtask))
-        own.append(f"Observation: {step.observation}")
-        user = f"{head}Subtask: {step.subtask}\n" + "\n".join(own)
-        calls.append(call("low", _LOW, user, low_answer(step.action, step.done)))
-        steps.append(calls)
-        for lines in (whole, own):
-            lines.append(f"Action: {step.action}")
-        if step.done:
-            done.append(step.subtask)
-    return steps
 
 
 def count_tokens(steps: Iterable[Sequence[Call]]) -> list[StepCost]:

@@ -35,7 +35,11 @@ TASKS: dict[str, Task] = {
     "alfworld": Task(
         "ALFWorld",
         "step_hrl_alfworld",
-        (("flat_alfworld", "flat agent, cloned"), ("eto_alfworld", "flat agent, cloned, then ETO")),
+        (
+            ("glider_alfworld", "hierarchy with histories (GLIDER)"),
+            ("flat_alfworld", "flat agent, cloned"),
+            ("eto_alfworld", "flat agent, cloned, then ETO"),
+        ),
     ),
     "scienceworld": Task("ScienceWorld", "step_hrl_scienceworld", ()),
 }
