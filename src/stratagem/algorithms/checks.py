@@ -9,7 +9,7 @@ from stratagem.errors import ConfigError
 __all__ = ["check_at_least_one", "check_max_steps", "check_positive", "check_ratio_gap"]
 
 _MAX_RATIO_GAP, _MAX_ROUNDED_GAP = 0.1, 0.5
-"""Off by more than rounding: errors are near 1e-4 in float32, and in bfloat16 near 0.02 with the rarest tokens at 0.1."""
+"""More than rounding: errors are near 1e-4 in float32, and near 0.02 in bfloat16, where the rarest tokens reach 0.1."""
 
 
 def check_at_least_one(settings: object, *names: str) -> None:
@@ -56,6 +56,6 @@ def check_ratio_gap(model: object, gap: float) -> None:
     """
     if gap > (_MAX_ROUNDED_GAP if getattr(model, "rounded", False) else _MAX_RATIO_GAP):
         raise RuntimeError(
-            f"Before any update the importance ratio is off by {gap:.3f}; expected 1. The sampler used other weights or "
-            "another distribution than the learner; this is a bug, please report it."
+            f"Before any update the importance ratio is off by {gap:.3f}; expected 1. The sampler used other weights "
+            "or another distribution than the learner; this is a bug, please report it."
         )
