@@ -23,8 +23,10 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import precision
 import sampling
 import torch
+from iteration import MAX_TOKENS as MEMORY_TOKENS
 from iteration import compare as compare_iterations
 from iteration import peak_of_iteration
 from keeper import Keeper
@@ -40,6 +42,7 @@ from stratagem.models.local import LocalModel
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PEAKED = ("a", "d")
+MIXED_TRAINED, MIXED_SAMPLED = ("a", "c", "d"), ("a", "d")
 SAMPLED = ("a", "b", "c", "d", "e")
 FLOORED = ("a", "b", "c", "d")
 
@@ -242,10 +245,44 @@ def run_memory(options: argparse.Namespace, keeper: Keeper, console: Console) ->
     text = (
         f"One iteration of MS-GRPO on Frozen Lake, G={found['group_size']:.0f}, all weights in float32 with AdamW, "
         f"{found['steps']:.0f} steps, {found['tokens_seen']:,.0f} tokens seen, {found['tokens_computed']:,.0f} "
-        f"computed in passes of at most 2,048, {found['seconds']:.0f} s"
+        f"computed in passes of at most {MEMORY_TOKENS:,}, {found['seconds']:.0f} s"
     )
     console.print(f"{text}: {found['gib']:.2f} GiB at the peak")
     keeper.keep("tree.peak_gib.g256", round(found["gib"], 2), "GiB", text)
+
+
+def run_precision(options: argparse.Namespace, keeper: Keeper, console: Console) -> None:
+    sides = precision.Sides(options.model)
+    cells = []
+    for kind, letters in (("train", MIXED_TRAINED), ("sample", MIXED_SAMPLED)):
+        for letter in (letter for letter in letters if letter in options.only):
+            workload = _workload(letter, sides.exact, options, sampled=kind == "sample")
+            compare = precision.compare_training if kind == "train" else precision.compare_sampling
+            result = _try(console, f"({letter})", lambda c=compare, w=workload: c(sides, w, options.repeats))
+            if result is None:
+                continue
+            timing = result.timing
+            gap = f"{result.gap:.3f}" if kind == "train" else "-"
+            cells.append(
+                (
+                    f"{kind} ({letter}) {workload.title}",
+                    f"{statistics.median(timing.theirs):.2f}",
+                    f"{statistics.median(timing.ours):.2f}",
+                    f"{timing.speedup:.2f}x [{min(timing.ratios):.2f}, {max(timing.ratios):.2f}]",
+                    gap,
+                )
+            )
+            what = "forward and backward" if kind == "train" else f"{workload.max_new_tokens} new tokens each"
+            error = f"; log-probabilities off by {result.gap:.3f} nats in the mean" if kind == "train" else ""
+            keeper.keep(
+                f"mixed.{kind}.speedup.{letter}",
+                round(timing.speedup, 3),
+                "times as fast",
+                f"({letter}) {workload.title}, {what}: products in bfloat16 against float32, "
+                f"{timing.describe()}{error}",
+            )
+    headers = ("products in bfloat16", "float32 s", "bfloat16 s", "speed-up", "gap")
+    console.print(Table(headers, tuple(cells)).rich("Weights in float32"))
 
 
 def child_memory(options: argparse.Namespace) -> None:
@@ -289,7 +326,13 @@ def _try(console: Console, what: str, run: Callable[[], Any]) -> Any:
         return None
 
 
-PARTS = {"train": run_train, "sample": run_sample, "iteration": run_iteration, "memory": run_memory}
+PARTS = {
+    "train": run_train,
+    "sample": run_sample,
+    "iteration": run_iteration,
+    "memory": run_memory,
+    "precision": run_precision,
+}
 CHILDREN = {"child-memory": child_memory, "child-peak": child_peak}
 
 

@@ -18,7 +18,7 @@ from stratagem.models.tree import build_tree
 
 __all__ = ["MAX_TOKENS", "RowByRow", "TrainingResult", "compare", "tree_pass"]
 
-MAX_TOKENS = 8192
+MAX_TOKENS = 2048
 """Distinct tokens of one pass on the tree: the default of every algorithm."""
 
 _BUDGETS = (512, 1024, 2048, 4096)

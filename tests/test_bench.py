@@ -19,7 +19,7 @@ from stratagem.models.local import LocalModel
 from stratagem.models.tree import build_tree
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
-MODULES = ("workloads", "measure", "keeper", "training", "sampling", "iteration", "run")
+MODULES = ("workloads", "measure", "keeper", "training", "sampling", "precision", "iteration", "run")
 
 
 @pytest.fixture
@@ -35,6 +35,15 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 @pytest.fixture
 def model() -> LocalModel:
     return LocalModel.load(ModelConfig(name="tiny"))
+
+
+def test_products_in_bfloat16_are_measured_and_kept(bench: dict[str, ModuleType], tmp_path: Path) -> None:
+    arguments = ["--quick", "--model", "tiny", "--threads", "1", "--results", str(tmp_path)]
+    assert bench["run"].main(["precision", "--only", "a", *arguments]) == 0
+    records = load_records(tmp_path)
+    assert set(records) == {"mixed.train.speedup.a", "mixed.sample.speedup.a"}
+    assert all(record.mean > 0 for record in records.values())
+    assert "log-probabilities off by 0." in str(records["mixed.train.speedup.a"].note)
 
 
 def test_training_and_memory_are_measured_and_kept(
