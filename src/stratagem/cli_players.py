@@ -123,6 +123,8 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
             if recipe.agent.template == own.template:
                 hold_template(recipe, run.path, keep=False)
         changed = _changed(recipe.agent, changes, f"run {run.name!r}")
+        if "dtype" in where:  # says how everything is computed
+            where["matmul_dtype"] = "float32"
         recipe = replace(recipe, agent=changed, model=replace(recipe.model, **where))
         settings = {"run": run.name, **_agent_settings(recipe.agent), "weights": run_weights(run)}
         return Contestant(

@@ -101,8 +101,23 @@ def test_a_template_that_shows_what_its_role_is_not_told_is_refused(tmp_path: Pa
     path.write_text("--- user\n{action} {observation}\n", encoding="utf-8")
     message = (
         "template='mine' holds {action}, which role 'low' is not told; use {scene}, {task}, {subtask}, {progress}, "
-        "{history}, {actions}, {observation}."
+        "{actions}, {observation}."
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         load_role_template("low", str(path))
     assert load_role_template("progress", str(path)).user == "{action} {observation}"
+
+
+def test_a_template_holds_the_history_where_there_is_one_and_only_there(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("--- user\n{subtask} {observation}\n", encoding="utf-8")
+    message = (
+        "template='mine' has no {history}, which is all that role 'low' knows of what happened; put it in, or set "
+        "use_history=False."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        load_role_template("low", str(path), history=True)
+    path.write_text("--- user\n{history}\n{observation}\n", encoding="utf-8")
+    assert load_role_template("low", str(path), history=True).name == "mine"
+    with pytest.raises(ConfigError, match=r"holds \{history\}, which role 'low' is not told; use \{scene\}, "):
+        load_role_template("low", str(path))

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from stratagem.algorithms.checks import check_ratio_gap
 from stratagem.errors import ConfigError
 from stratagem.models.base import GenerationConfig
 from stratagem.models.catalog import LoraSettings, ModelConfig, build_tiny
 from stratagem.models.local import LocalModel
-from stratagem.models.mixed import MixedLinear, rounded_products, use_mixed_products
+from stratagem.models.mixed import MixedLinear, padded, rounded_products, use_mixed_products
 
 ROWS = [((1, 5, 9, 12), (7, 3)), ((1, 5, 9, 13), (7, 4, 8)), ((1, 5, 9, 12), (6,))]
 
@@ -53,7 +54,7 @@ def test_gradients_are_those_of_the_float32_weights() -> None:
     assert layer.weight[0, 1].item() == 1.0 + 2**-12  # the weight itself is not rounded
 
 
-def test_every_way_to_change_weights_renews_the_copy() -> None:
+def test_a_change_of_weights_renews_the_copy() -> None:
     layer = nn.Linear(4, 4, bias=False)
     use_mixed_products(nn.Sequential(layer))
 
@@ -66,9 +67,11 @@ def test_every_way_to_change_weights_renews_the_copy() -> None:
         torch.optim.AdamW(layer.parameters(), lr=0.5, foreach=True),
         torch.optim.AdamW(layer.parameters(), lr=0.5, foreach=False),
         torch.optim.SGD(layer.parameters(), lr=0.5),
+        torch.optim.AdamW(layer.parameters(), lr=0.5, fused=True),
     ):
         layer.weight.grad = torch.ones_like(layer.weight)
         optimizer.step()
+        layer.forget()  # as ``weights_changed`` does; a fused optimiser does not count its change
         assert fresh()
     with torch.no_grad():
         layer.weight.copy_(torch.randn(4, 4))
@@ -96,6 +99,48 @@ def test_a_copy_made_while_sampling_can_be_trained_with() -> None:
     x = torch.randn(2, 4, requires_grad=True)
     layer(x).sum().backward()
     assert x.grad is not None
+
+
+def test_policy_and_reference_take_turns_without_being_rounded_again() -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    use_mixed_products(nn.Sequential(layer))
+    policy, reference = layer.weight.data, torch.randn(4, 4)
+    kept = layer.low()
+    layer.weight.data = reference
+    other = layer.low()
+    layer.weight.data = policy
+    assert layer.low() is kept
+    layer.weight.data = reference
+    assert layer.low() is other and not torch.equal(kept, other)
+
+
+def test_weights_changed_forgets_what_trains_and_keeps_what_does_not() -> None:
+    model = tiny(trainable_layers=1, matmul_dtype="bfloat16")
+    model.logprobs(ROWS)
+    layers = [module for module in model.module.modules() if type(module) is MixedLinear]
+    before = {id(layer): layer.low() for layer in layers}
+    for parameter in model.named_parameters().values():
+        parameter.data.add_(1.0)  # not counted
+    model.weights_changed()
+    renewed = [layer.low() is not before[id(layer)] for layer in layers]
+    assert renewed == [layer.weight.requires_grad for layer in layers]
+    assert any(renewed) and not all(renewed)
+
+
+def test_a_frozen_layer_keeps_no_input_for_its_backward_pass() -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    layer.weight.requires_grad_(False)
+    use_mixed_products(nn.Sequential(layer))
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        layer(torch.randn(3, 4, requires_grad=True)).sum()
+    assert [tensor is layer.low() for tensor in saved] == [True]
+
+
+def test_few_numbers_of_rows_are_multiplied() -> None:
+    sizes = {padded(count) for count in range(1, 2049)}
+    assert len(sizes) == 33 and min(sizes) == 8
+    assert all(count <= padded(count) <= max(8, 1.25 * count) for count in range(1, 2049))
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)])
@@ -130,6 +175,52 @@ def test_the_setting_of_the_process_comes_back() -> None:
         assert torch.get_float32_matmul_precision() == "medium"
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_model_in_float32_leaves_the_setting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("the setting of the process was touched")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", refuse)
+    tiny().logprobs(ROWS).logprobs.sum().backward()
+
+
+def test_rounding_of_the_first_ratio_is_told_from_a_mistake() -> None:
+    exact, mixed = tiny(), tiny(matmul_dtype="bfloat16")
+    check_ratio_gap(mixed, 0.6, 0.001)
+    check_ratio_gap(exact, 0.01, 0.5)
+    for model, gap, approx_kl in ((exact, 0.2, 0.0), (mixed, 0.2, 0.05)):
+        with pytest.raises(RuntimeError, match=r"importance ratio is off by 0\.200"):
+            check_ratio_gap(model, gap, approx_kl)
+
+
+@pytest.mark.parametrize("settings", [{"gradient_checkpointing": True}, {"trainable_layers": 1}])
+def test_other_settings_of_a_model_change_nothing(settings: dict[str, object]) -> None:
+    found = []
+    for more in ({}, settings):
+        model = tiny(matmul_dtype="bfloat16", **more)
+        for _ in range(2):
+            batch = model.logprobs(ROWS)
+        batch.logprobs.sum().backward()
+        found.append((batch.logprobs.detach(), model.named_parameters()))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=1e-2)
+    for name, parameter in found[1][1].items():
+        torch.testing.assert_close(parameter.grad, found[0][1][name].grad, rtol=0.05, atol=0.02)
+
+
+def test_the_reference_is_the_policy_of_before() -> None:
+    model = tiny(matmul_dtype="bfloat16")
+    model.keep_reference()
+    before = model.logprobs(ROWS).logprobs.detach()
+    with torch.no_grad():
+        for parameter in model.named_parameters().values():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    model.weights_changed()
+    after = model.logprobs(ROWS).logprobs.detach()
+    assert (after - before).abs().max() > 1e-3
+    assert torch.equal(model.reference_logprobs(ROWS), before)
+    assert torch.equal(model.logprobs(ROWS).logprobs.detach(), after)
 
 
 def test_bfloat16_weights_have_nothing_to_round() -> None:

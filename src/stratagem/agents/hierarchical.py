@@ -325,7 +325,7 @@ class HierarchicalEpisode:
         answer = parse_low(completion.text, legal_actions)
         self._action = answer.said
         if agent.config.use_history:
-            self.history.append(past_step(observation, answer.said))
+            self.history.append(past_step(observation, answer.action or answer.said))
         self._invalid = self._invalid + 1 if answer.action is None else 0
         if self._invalid == agent.config.max_invalid:
             self.recovery = "end"

@@ -59,7 +59,7 @@ PLACEHOLDERS: dict[Role, tuple[str, ...]] = {
     "progress": ("scene", "task", "subtask", "progress", "action", "observation"),
 }
 """What a template of each role may show. ``scene`` is what holds for a whole episode, ``actions`` the legal ones,
-``history`` the steps before, which is empty for an agent that is not shown any."""
+``history`` the steps before, for an agent that is shown them."""
 
 
 class RoleError(StrEnum):
@@ -152,11 +152,11 @@ def load_role_template(role: Role, name_or_path: str, *, history: bool = False) 
     Args:
         role: whose.
         name_or_path: ``default`` or a path.
-        history: the built-in one of an agent that is shown its history.
+        history: for an agent that is shown its history, which the template then holds.
 
     Raises:
         UnknownNameError: the file is not there.
-        ConfigError: it is no template, or shows what the role does not know.
+        ConfigError: it is no template, shows what the role does not know, or leaves out the history.
     """
     if name_or_path == "default":
         import importlib.resources
@@ -166,12 +166,18 @@ def load_role_template(role: Role, name_or_path: str, *, history: bool = False) 
         template = parse_template(name, resource.read_text(encoding="utf-8"))
     else:
         template = load_any(name_or_path)
+    told = [name for name in PLACEHOLDERS[role] if history or name != "history"]
     for name in re.findall(r"\{(\w+)\}", template.user):
-        if name not in PLACEHOLDERS[role]:
+        if name not in told:
             raise ConfigError(
                 f"template={template.name!r} holds {{{name}}}, which role {role!r} is not told; use "
-                f"{', '.join('{' + known + '}' for known in PLACEHOLDERS[role])}."
+                f"{', '.join('{' + known + '}' for known in told)}."
             )
+    if history and role != "progress" and "{history}" not in template.user:
+        raise ConfigError(
+            f"template={template.name!r} has no {{history}}, which is all that role {role!r} knows of what happened; "
+            "put it in, or set use_history=False."
+        )
     return template
 
 

@@ -8,8 +8,10 @@ from stratagem.errors import ConfigError
 
 __all__ = ["check_at_least_one", "check_max_steps", "check_positive", "check_ratio_gap"]
 
-_MAX_RATIO_GAP, _MAX_ROUNDED_GAP = 0.1, 0.5
-"""More than rounding: errors are near 1e-4 in float32, and near 0.02 in bfloat16, where the rarest tokens reach 0.1."""
+_MAX_RATIO_GAP = 0.1
+"""More than rounding in float32, which is near 1e-4."""
+_MAX_ROUNDED_KL = 0.02
+"""More than rounding in bfloat16, where single tokens are off by 0.1 and more, and their mean KL is near 0.001 nats."""
 
 
 def check_at_least_one(settings: object, *names: str) -> None:
@@ -44,17 +46,18 @@ def check_max_steps(max_steps: int | None) -> None:
         raise ConfigError(f"max_steps={max_steps!r} plays nothing; set it to 1 or more, or leave it out.")
 
 
-def check_ratio_gap(model: object, gap: float) -> None:
+def check_ratio_gap(model: object, gap: float, approx_kl: float) -> None:
     """Stop where sampler and learner disagree before the first update, when every importance ratio is 1.
 
     Args:
         model: whether it is ``rounded`` decides what counts as rounding.
         gap: the largest distance of a ratio from 1.
+        approx_kl: the mean KL of the tokens, in nats.
 
     Raises:
         RuntimeError: they disagree on the probabilities of the very same weights.
     """
-    if gap > (_MAX_ROUNDED_GAP if getattr(model, "rounded", False) else _MAX_RATIO_GAP):
+    if approx_kl > _MAX_ROUNDED_KL if getattr(model, "rounded", False) else gap > _MAX_RATIO_GAP:
         raise RuntimeError(
             f"Before any update the importance ratio is off by {gap:.3f}; expected 1. The sampler used other weights "
             "or another distribution than the learner; this is a bug, please report it."

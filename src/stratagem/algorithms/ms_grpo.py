@@ -343,7 +343,7 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
             trust = Trust(judged, (len(collected) + 1) / (config.num_epochs * len(minibatches)))
             metrics = learner.step(samples, num_groups, temperature, trust)
             if not collected:
-                check_ratio_gap(learner.model, metrics["ratio_gap"])
+                check_ratio_gap(learner.model, metrics["ratio_gap"], metrics["approx_kl"])
             collected.append(metrics)
     learner.iteration += 1
     if learner.average is not None:

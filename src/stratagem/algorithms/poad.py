@@ -289,7 +289,7 @@ def update(learner: Learner, samples: Sequence[Sample], agent: Agent, seed: int)
         for part in np.array_split(order, min(config.num_minibatches, len(samples))):
             metrics = learner.step([samples[i] for i in part], agent)
             if not collected:
-                check_ratio_gap(learner.model, metrics["ratio_gap"])
+                check_ratio_gap(learner.model, metrics["ratio_gap"], metrics["approx_kl"])
             collected.append(metrics)
     rests = float(learner.policy_rests)
     learner.iteration += 1

@@ -66,8 +66,8 @@ class ModelConfig:
     """Of the weights and everything that is computed."""
     matmul_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the matrices that are multiplied, with weights in float32 (:mod:`stratagem.models.mixed`): ``bfloat16`` is
-    several times as fast on processors with AMX or AVX-512-bfloat16 and on GPUs, and slower elsewhere; ``stratagem
-    doctor`` tells. Log-probabilities then carry errors near 0.01."""
+    several times as fast on processors with AMX or AVX-512-bfloat16, of which ``stratagem doctor`` tells, and on GPUs,
+    and slower elsewhere. Log-probabilities then carry errors of some hundredths."""
     device: str = "cpu"
     """``cpu``, ``cuda`` or ``cuda:N``."""
     lora: LoraSettings | None = None

@@ -25,7 +25,7 @@ from stratagem.models.catalog import ModelConfig, load_pretrained, quiet_bars
 from stratagem.models.chat import ChatEncoder
 from stratagem.models.decoding import Row, TreeSampler
 from stratagem.models.frozen import FrozenStates, freeze_below
-from stratagem.models.mixed import rounded_products, use_mixed_products
+from stratagem.models.mixed import MixedLinear, pad_rows, rounded_products, use_mixed_products
 from stratagem.models.thin import thin_linear, use_thin_products
 from stratagem.models.tree import Row as TreeRow
 from stratagem.models.tree import TokenTree, build_tree, split_rows
@@ -245,6 +245,10 @@ class LocalModel:
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights. Whoever changes weights must call it."""
         self.version += 1
+        if self._mixed:
+            for module in self.module.modules():
+                if isinstance(module, MixedLinear):
+                    module.forget()
         if self._sampler is not None:
             self._sampler.clear()
 
@@ -280,7 +284,8 @@ class LocalModel:
         head = self.module.get_output_embeddings()
         if self._mixed:
             with rounded_products(True):
-                logits = torch.nn.functional.linear(hidden, head.weight, head.bias)
+                rows = pad_rows(hidden, hidden.dtype)
+                logits = torch.nn.functional.linear(rows, head.weight, head.bias)[: len(hidden)]
         else:
             logits = thin_linear(hidden, head.weight, head.bias).float().contiguous()
         cap = softcap(self.module)

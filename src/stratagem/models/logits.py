@@ -13,15 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stratagem.models.mixed import rounded_products
+from stratagem.models.mixed import pad_rows, rounded_products
 
 __all__ = ["label_logprobs"]
 
 _CHUNK_FLOATS = 16_777_216  # 64 MiB of float32 logits at a time
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float, softcap: float | None) -> Tensor:
-    logits = torch.nn.functional.linear(hidden, weight, bias).float()
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float, softcap: float | None, rounded: bool
+) -> Tensor:
+    with rounded_products(rounded):
+        rows = pad_rows(hidden, hidden.dtype) if rounded else hidden
+        logits = torch.nn.functional.linear(rows, weight, bias)[: len(hidden)].float()
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
     return logits.mul_(scale) if scale != 1.0 else logits
@@ -49,8 +53,7 @@ class _LabelLogprobs(torch.autograd.Function):
         for number, start in enumerate(range(0, len(hidden), chunk)):
             stop = min(start + chunk, len(hidden))
             labels = slice(bounds[number], bounds[number + 1])
-            with rounded_products(rounded):
-                logits = _logits(hidden[start:stop], weight, bias, scale, softcap)
+            logits = _logits(hidden[start:stop], weight, bias, scale, softcap, rounded)
             lse = torch.logsumexp(logits, dim=-1)
             normaliser[start:stop] = lse
             log_p = logits.sub_(lse[:, None])
@@ -72,8 +75,7 @@ class _LabelLogprobs(torch.autograd.Function):
         for number, start in enumerate(range(0, len(hidden), ctx.chunk)):
             stop = min(start + ctx.chunk, len(hidden))
             labels = slice(ctx.bounds[number], ctx.bounds[number + 1])
-            with rounded_products(ctx.rounded):
-                logits = _logits(hidden[start:stop], weight, bias, ctx.scale, ctx.softcap)
+            logits = _logits(hidden[start:stop], weight, bias, ctx.scale, ctx.softcap, ctx.rounded)
             log_p = logits - normaliser[start:stop, None]
             p = torch.exp(log_p)
             if with_entropy:
@@ -89,7 +91,8 @@ class _LabelLogprobs(torch.autograd.Function):
             grad.mul_(ctx.scale)
             grad = grad.to(weight.dtype)
             with rounded_products(ctx.rounded):
-                grad_hidden[start:stop] = grad @ weight
+                padded_grad = pad_rows(grad, grad.dtype) if ctx.rounded else grad
+                grad_hidden[start:stop] = (padded_grad @ weight)[: len(grad)]
                 if grad_weight is not None:
                     grad_weight.addmm_(grad.float().t(), hidden[start:stop].float())
             if grad_bias is not None:
