@@ -76,6 +76,23 @@ def test_columns_that_no_record_fills_are_left_out(results: Path) -> None:
     assert table.rows[0][:2] == ("wall clock", "12,346 seconds")
 
 
+def test_a_narrow_table_holds_the_title_and_a_link_to_the_rest() -> None:
+    timed = Record.from_json(json.dumps(TIME | {"title": "Time"}), name="time")
+    assert records_table([record(), timed], folder="../results").rows == (
+        ("demo", "0.6 return", "[0.4, 0.8]", "0.5, 0.7", "[demo](../results/demo.json)"),
+        ("Time", "12,346 seconds", "", "", "[time](../results/time.json)"),
+    )
+
+
+def test_links_lead_from_the_document_to_the_files(results: Path, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "deep" / "page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("<!-- records in short: demo -->\n<!-- /records -->\n")
+    assert main(["--write", "--results", str(results), str(page)]) == 0
+    assert "| [demo](../../results/demo.json) |" in page.read_text()
+    assert main(["--check", "--results", str(results), str(page)]) == 0
+
+
 def test_a_commit_with_local_changes_says_so() -> None:
     assert records_table([record(commit="0123456789abcdef-dirty")]).rows[0][-2] == "012345678-dirty"
 
@@ -185,7 +202,7 @@ def test_the_module_runs_as_a_program(results: Path, tmp_path: Path) -> None:
         (
             {"seed": 1},
             "Unknown key of record 'demo' 'seed'. Did you mean 'seeds'? Available: command, commit, date, interval, "
-            "machine, name, note, recipe, seeds, unit, value, values.",
+            "machine, name, note, recipe, seeds, title, unit, value, values.",
         ),
     ],
 )

@@ -6,6 +6,9 @@ A document marks where numbers stand::
     (a table that is written by this module)
     <!-- /records -->
 
+``<!-- records in short: ... -->`` writes a narrow table instead: title, value and spread, and a link to the file, which
+has the rest.
+
 ``python -m stratagem.evaluation.records --check docs README.md`` names every table that is not what the files say and
 exits with 1; ``--write`` rewrites them. Marks inside fenced code are left alone.
 """
@@ -17,6 +20,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +35,7 @@ from stratagem.evaluation.tables import Table
 
 __all__ = ["Record", "load_records", "main", "records_table", "render_records"]
 
-_START = re.compile(r"^<!-- records:((?: [\w.-]+)+) -->$")
+_START = re.compile(r"^<!-- records( in short)?:((?: [\w.-]+)+) -->$")
 _END = "<!-- /records -->"
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 
@@ -70,6 +74,8 @@ class Record:
     seeds: tuple[int, ...] = ()
     note: str = ""
     """What the number is, in words; shown instead of the name."""
+    title: str = ""
+    """The same in a few words, for a narrow table."""
 
     def __post_init__(self) -> None:
         """Refuse a record that could not be checked or repeated."""
@@ -174,28 +180,53 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def records_table(records: Sequence[Record]) -> Table:
-    """Return the table of some records; columns that none of them fills are left out."""
+def records_table(records: Sequence[Record], *, folder: str | None = None) -> Table:
+    """Return the table of some records; columns that none of them fills are left out.
+
+    Args:
+        records: in order.
+        folder: where their files lie, for a narrow table with links to them; None writes everything out.
+    """
+    value = [f"{_number(record.mean)} {record.unit}" for record in records]
+    interval = ["" if r.interval is None else f"[{_number(r.interval[0])}, {_number(r.interval[1])}]" for r in records]
+    per_seed = ["" if r.values is None else ", ".join(map(_number, r.values)) for r in records]
+    if folder is not None:
+        return _filled(
+            {
+                "Result": [record.title or record.note or record.name for record in records],
+                "Value": value,
+                "95% interval": interval,
+                "Per seed": per_seed,
+                "Details": [f"[{record.name}]({folder}/{record.name}.json)" for record in records],
+            }
+        )
     columns: dict[str, list[str]] = {
         "Result": [record.note or record.name for record in records],
-        "Value": [f"{_number(record.mean)} {record.unit}" for record in records],
-        "95% interval": [
-            "" if r.interval is None else f"[{_number(r.interval[0])}, {_number(r.interval[1])}]" for r in records
-        ],
+        "Value": value,
+        "95% interval": interval,
         "Seeds": [", ".join(map(str, record.seeds)) for record in records],
-        "Per seed": ["" if r.values is None else ", ".join(map(_number, r.values)) for r in records],
+        "Per seed": per_seed,
         "Recipe": [record.recipe or "" for record in records],
         "Command": [f"`{record.command}`" for record in records],
         "Machine": [record.machine for record in records],
         "Commit": [re.sub(r"^(\w{9})\w+", r"\1", record.commit) for record in records],
         "Date": [record.date for record in records],
     }
+    return _filled(columns)
+
+
+def _filled(columns: Mapping[str, Sequence[str]]) -> Table:
     filled = {header: cells for header, cells in columns.items() if any(cells)}
     return Table(tuple(filled), tuple(zip(*filled.values(), strict=True)))
 
 
-def render_records(text: str, records: Mapping[str, Record]) -> str:
+def render_records(text: str, records: Mapping[str, Record], *, folder: str = "results") -> str:
     """Return a Markdown text with the table of each block rewritten.
+
+    Args:
+        text: of a document.
+        records: by name.
+        folder: of their files, as the document links to it.
 
     Raises:
         UnknownNameError: a block names a record that does not exist.
@@ -222,11 +253,12 @@ def render_records(text: str, records: Mapping[str, Record]) -> str:
                 fence = None
         elif start := _START.match(stripped):
             inside = number
-            names = start[1].split()
+            names = start[2].split()
             for name in names:
                 if name not in records:
                     raise UnknownNameError("record", name, records)
-            written += ["\n", records_table([records[name] for name in names]).markdown(), "\n"]
+            table = records_table([records[name] for name in names], folder=folder if start[1] else None)
+            written += ["\n", table.markdown(), "\n"]
     if inside is not None:
         raise ConfigError(f"The block of records at line {inside} is not closed; add a line {_END!r} after it.")
     return "".join(written)
@@ -265,7 +297,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for document in documents:
         text = document.read_text(encoding="utf-8")
         try:
-            rendered = render_records(text, records)
+            folder = Path(os.path.relpath(arguments.results, document.parent)).as_posix()
+            rendered = render_records(text, records, folder=folder)
         except StratagemError as error:
             print(f"{document}: {error}", file=sys.stderr)
             status = 1
