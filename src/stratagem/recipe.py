@@ -70,6 +70,8 @@ class GameConfig:
     """A name of ``stratagem games``, or ``package.module:Class`` of a game of your own."""
     params: dict[str, Any] = field(default_factory=dict)
     """Settings of the game itself; the game's page lists them."""
+    mix: tuple[str, ...] = ()
+    """Further variants of the same game to train on: each start belongs to the game or to one of them, by its seed."""
     isolate: bool = False
     """Play in a worker process, so that a game that crashes or hangs costs its own episode only."""
     step_timeout_s: float = 60.0

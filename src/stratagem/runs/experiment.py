@@ -5,7 +5,7 @@ Names and combinations are checked before any model loads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from stratagem.evaluation.play import seat_opponents
 from stratagem.files import atomic_write_bytes
 from stratagem.games import VARIANTS, game_class, make
 from stratagem.games.base import Game
+from stratagem.games.mixture import Mixture
 from stratagem.games.worker import GameWorker
 from stratagem.models.base import LanguageModel
 from stratagem.models.catalog import EMBEDDED, TINY, resolve
@@ -77,6 +78,41 @@ def _maker(game: GameConfig) -> Callable[[], Game]:
     return partial(make, game.name, **game.params)
 
 
+def _training_maker(game: GameConfig) -> Callable[[], Game]:
+    """Return what makes the game that is trained on, or the mixture of its variants."""
+    if not game.mix:
+        return _maker(game)
+    variants = [replace(game, name=name, params=_shared(game.params, name), mix=()) for name in game.mix]
+    makers = [_maker(one) for one in (replace(game, mix=()), *variants)]
+    return partial(_mixture, makers)
+
+
+def _mixture(makers: Sequence[Callable[[], Game]]) -> Mixture:
+    return Mixture([maker() for maker in makers])
+
+
+def _shared(params: Mapping[str, Any], variant: str) -> dict[str, Any]:
+    """Return the settings of a game without those that a variant of it fixes."""
+    preset = VARIANTS.get(variant, (variant, {}))[1]
+    return {key: value for key, value in params.items() if key not in preset}
+
+
+def _check_mix(game: GameConfig) -> None:
+    """Refuse a mixture of other games, or of one variant twice.
+
+    Raises:
+        ConfigError: so it is.
+    """
+    names = (game.name, *game.mix)
+    for name in game.mix:
+        if game_class(name) is not game_class(game.name):
+            raise ConfigError(
+                f"game.mix names {name!r}, which is another game than {game.name!r}; name variants of the same game."
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"game.mix names {name!r} twice; name each variant once.")
+
+
 def panel_names(recipe: Recipe) -> tuple[str, ...]:
     """Return the panels of a recipe; its own game where it names none."""
     return recipe.evaluation.panels or (recipe.game.name,)
@@ -90,9 +126,8 @@ def panel_params(recipe: Recipe, panel: str) -> dict[str, Any]:
     """
     if game_class(panel) is not game_class(recipe.game.name):
         return {}
-    preset = VARIANTS.get(panel, (panel, {}))[1]
     params = {**recipe.game.params, **recipe.evaluation.params}
-    return {key: value for key, value in params.items() if panel == recipe.game.name or key not in preset}
+    return params if panel == recipe.game.name else _shared(params, panel)
 
 
 def build_agent(
@@ -209,7 +244,8 @@ def check_recipe(recipe: Recipe) -> None:
     adaptive = getattr(recipe.algorithm, "adaptive_temperature", None)
     if adaptive is not None and isinstance(recipe.agent, AgentConfig):
         adaptive.check(recipe.agent.temperature)
-    game = make(recipe.game.name, **recipe.game.params)
+    _check_mix(recipe.game)
+    game = _training_maker(replace(recipe.game, isolate=False))()
     try:
         seat_opponents(game)
         if recipe.warm_start is not None and isinstance(agent, LanguageAgent | HistoryAgent):
@@ -277,7 +313,7 @@ def build_experiment(recipe: Recipe) -> Experiment:
         game.close()
     return Experiment(
         recipe=recipe,
-        make_game=_maker(recipe.game),
+        make_game=_training_maker(recipe.game),
         opponents=opponents,
         panels=panels,
         optima=tuple(panel_optima(panel) for panel in panels),
