@@ -89,8 +89,8 @@ class LocalModel:
             adapted.peft_config["default"].base_model_name_or_path = config.name
             self._adapted = adapted.eval()
         self._mixed = config.matmul_dtype == "bfloat16"
-        self.rounded = self._mixed or config.dtype == "bfloat16"
-        """Whether equal weights give log-probabilities that differ with the shape of a pass by more than 1e-3."""
+        self.rounded = self._mixed
+        """Whether products are rounded, so that log-probabilities differ by some hundredths with the shape of a pass."""
         if self._mixed:
             use_mixed_products(model)
         else:

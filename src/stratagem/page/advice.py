@@ -18,7 +18,7 @@ _RECENT = 5
 """Means are over so many last iterations, so that one odd iteration warns of nothing."""
 
 _GAP, _ROUNDED_GAP = 0.01, 0.2
-"""Of the importance ratio before an update, in float32 and where something is computed in bfloat16."""
+"""Of the importance ratio before an update, and where products are rounded to bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ def _update(run: RunData, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
         what = f"{' and '.join(broken)} is no number in the last iteration."
         found.append(Finding(what, "Lower algorithm.learning_rate, and go on from an earlier checkpoint."))
     gap = _mean(rows, "ratio_gap")
-    model = run.recipe.get("model", {})
-    rounded = "bfloat16" in (model.get("dtype"), model.get("matmul_dtype"))
+    rounded = run.recipe.get("model", {}).get("matmul_dtype") == "bfloat16"
     if gap is not None and gap > (_ROUNDED_GAP if rounded else _GAP):
         what = f"Sampler and learner disagree: the ratio before the update is off by {gap:.3f}."
         found.append(Finding(what, "Expected rounding only; compute in float32, or report a bug."))
