@@ -90,7 +90,7 @@ class LocalModel:
             self._adapted = adapted.eval()
         self._mixed = config.matmul_dtype == "bfloat16"
         self.rounded = self._mixed
-        """Whether products are rounded, so that log-probabilities differ by some hundredths with the shape of a pass."""
+        """Whether products are rounded, so that log-probabilities differ by hundredths with the shape of a pass."""
         if self._mixed:
             use_mixed_products(model)
         else:
