@@ -255,7 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--episodes", type=int, default=100, help="of each iteration")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--without-training", action="store_true", help="leave the training out")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--without-training", action="store_true", help="leave the training out")
+    parts.add_argument("--without-views", action="store_true", help="leave the long run out")
     parser.add_argument("--quick", action="store_true", help="small sizes and a random model; keeps no records")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records")
     parser.add_argument("--chromium", default=shutil.which("chromium"))
@@ -268,22 +270,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.iterations, arguments.episodes, arguments.repeats = 20, 20, 1
     size = (arguments.iterations, arguments.episodes)
     keeps = size == (1000, 100) and not arguments.quick  # another size is another number
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "runs"
-        make_run(root, iterations=arguments.iterations, episodes=arguments.episodes)
-        mib = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) / 2**20
-        views, peak = measure(
-            root, iterations=arguments.iterations, repeats=arguments.repeats, chromium=arguments.chromium
-        )
-    rows = tuple((name, f"{paint:.2f}", f"{complete:.1f}") for name, paint, complete in views)
-    Console(highlight=False).print(Table(("View", "First paint, s", "Complete, s"), rows).rich())
-    print(f"{size[0]} iterations of {size[1]} episodes, {mib:.0f} MiB; viewer {peak:.0f} MiB")
-    if keeps:
-        slowest, paint, _ = max(views[1:], key=lambda view: view[1])
-        what = "The page on 1,000 iterations and 100,000 episodes"
-        note = f"{what}: first paint of its slowest view ({slowest}), median of {arguments.repeats}"
-        _keep(arguments.results, given, "page.first_paint_s", paint, "seconds", note)
-        _keep(arguments.results, given, "page.peak_mib", peak, "MiB", f"{what}: peak memory of the viewer")
+    if not arguments.without_views:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder) / "runs"
+            make_run(root, iterations=arguments.iterations, episodes=arguments.episodes)
+            mib = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) / 2**20
+            views, peak = measure(
+                root, iterations=arguments.iterations, repeats=arguments.repeats, chromium=arguments.chromium
+            )
+        rows = tuple((name, f"{paint:.2f}", f"{complete:.1f}") for name, paint, complete in views)
+        Console(highlight=False).print(Table(("View", "First paint, s", "Complete, s"), rows).rich())
+        print(f"{size[0]} iterations of {size[1]} episodes, {mib:.0f} MiB; viewer {peak:.0f} MiB")
+        if keeps:
+            slowest, paint, _ = max(views[1:], key=lambda view: view[1])
+            what = "The page on 1,000 iterations and 100,000 episodes"
+            note = f"{what}: first paint of its slowest view ({slowest}), median of {arguments.repeats}"
+            _keep(arguments.results, given, "page.first_paint_s", paint, "seconds", note)
+            _keep(arguments.results, given, "page.peak_mib", peak, "MiB", f"{what}: peak memory of the viewer")
     if not arguments.without_training:
         with tempfile.TemporaryDirectory() as folder:
             recipe, settings = ("tiny", TINY) if arguments.quick else ("frozen_lake_demo", SHORT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import secrets
 import sys
 import webbrowser
@@ -54,6 +55,8 @@ def view(arguments: argparse.Namespace) -> int:
     if not arguments.no_browser and sys.stdout.isatty():
         with contextlib.suppress(webbrowser.Error):
             webbrowser.open(address)
+    if hasattr(os, "nice"):
+        os.nice(10)  # training on the same cores comes first
     with contextlib.suppress(KeyboardInterrupt):
         serve(library, listener, token=token, any_host=not is_loopback(host))
     return 0

@@ -47,6 +47,7 @@ async function renew() {
     if (address) [...part.querySelectorAll("a")].find(item => item.getAttribute("href") === address)?.focus();
   }
 }
+let rest = 0;  // until when nothing is fetched again: a page that is read takes a hundredth of a training's time, not more
 async function follow() {
   let wait = 2000;
   if (!document.hidden) {
@@ -54,9 +55,13 @@ async function follow() {
       const answer = await fetch(stampUrl);
       const found = answer.ok ? await answer.text() : stamp;
       const pending = document.querySelector("[data-pending]");
-      if (pending || found !== stamp) await renew();
+      if (pending || (found !== stamp && performance.now() >= rest)) {
+        const start = performance.now();
+        await renew();
+        rest = performance.now() + Math.min(10000, 100 * (performance.now() - start));
+        stamp = found;
+      }
       if (pending) wait = 300;
-      stamp = found;
       document.getElementById("live").hidden = !answer.ok || !found.includes("training");
     } catch { document.getElementById("live").hidden = true; }
   }
