@@ -49,7 +49,7 @@ async function renew() {
 }
 let rest = 0;  // until when nothing is fetched again: a page that is read takes a hundredth of a training's time, not more
 async function follow() {
-  let wait = 2000;
+  let wait = 5000;
   if (!document.hidden) {
     try {
       const answer = await fetch(stampUrl);
