@@ -21,7 +21,6 @@ from stratagem.evaluation.figures import sparkline
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
 from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std
 from stratagem.games import GAMES, VARIANTS, game_class, make, parameters
-from stratagem.runs.checkpoint import list_checkpoints
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import read_metrics
 from stratagem.types import Step, Trajectory
@@ -241,6 +240,8 @@ def _view_run(console: Console, run: RunFolder) -> int:
             console.print(f"{label:<11} {line}  {values[0]:.3f} -> {values[-1]:.3f}", markup=False)
     _print_iterations(console, rows)
     if not (run.path / "summary.json").is_file():
+        from stratagem.runs.checkpoint import list_checkpoints  # here: it loads torch
+
         latest = [path.name for path in list_checkpoints(run.checkpoints)][-1:] or ["none"]
         console.print(f"newest checkpoint: {latest[0]}", markup=False)
     if done:
