@@ -538,6 +538,21 @@ def test_the_doctor_finds_this_machine_fit(
     assert text.endswith("This machine is fit. Try: stratagem train tiny\n")
 
 
+def test_the_doctor_says_that_its_speed_was_measured_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_doctor, "_matmul_rate", lambda dtype: 120.0)
+    monkeypatch.setattr(cli_doctor, "load_average", lambda: 1.9)
+    monkeypatch.setattr(cli_doctor, "busy_with", lambda limit: 1.9)
+    cores = os.cpu_count()
+    assert cli_doctor._speed() == Check(
+        "speed",
+        f"120 GFLOP/s in float32, 120 in bfloat16, at a load of 1.9 on {cores} cores",
+        "The machine is busy with other work, so it is faster than that; ask again when it is idle.",
+    )
+    monkeypatch.setattr(cli_doctor, "busy_with", lambda limit: None)
+    monkeypatch.setattr(cli_doctor, "load_average", lambda: None)
+    assert cli_doctor._speed() == Check("speed", "120 GFLOP/s in float32, 120 in bfloat16")
+
+
 def test_the_doctor_gives_advice_where_something_is_broken(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from stratagem.runs.display import Display
 from stratagem.runs.experiment import build_agent, check_recipe, panel_names, panel_params
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
+from stratagem.runs.load import load_warning
 from stratagem.runs.plan import make_plan
 from stratagem.types import Step, Trajectory
 
@@ -55,6 +56,8 @@ def train(arguments: argparse.Namespace) -> int:
     console = make_console()
     text = dump_toml(recipe)
     with RunFolder.create(arguments.runs_dir, arguments.name, text, resume=arguments.resume) as folder:
+        if (busy := load_warning()) is not None:
+            print(f"warning: {busy}", file=sys.stderr)
         with StopRequest() as stop, Display(console) as display:
             notice = "Stopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once."
             # From a thread: a signal that arrives while a line is written would have it written twice.
