@@ -19,7 +19,7 @@ from stratagem.errors import ConfigError, RunError, UnknownNameError
 from stratagem.evaluation.episode_log import read_episodes
 from stratagem.evaluation.figures import sparkline
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
-from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std
+from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std, share_note
 from stratagem.games import GAMES, VARIANTS, game_class, make, parameters
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import read_metrics
@@ -76,6 +76,9 @@ def show_results(console: Console, results: Mapping[str, Sequence[EvaluationResu
         episodes = " or ".join(map(str, sorted({result.num_episodes for _, result in shown})))
         headers = ("", "Return [95%]", "Std", "Success", "Of optimum", "Invalid", "Steps")
         show_table(console, Table(headers, rows), f"\n{panel}, {episodes} episodes")
+        note = share_note(result.share_of_optimum for _, result in shown)
+        if note is not None:
+            console.print(note, markup=False, soft_wrap=True)
         # Below, since a column of them would not fit 100 characters.
         for label, result in shown:
             console.print(f"{label} ended by: {format_endings(result.stop_reasons)}", markup=False, soft_wrap=True)

@@ -56,7 +56,7 @@ def test_a_system_without_a_load_raises_no_alarm(monkeypatch: pytest.MonkeyPatch
     assert load.busy_with(0.5) is None
 
 
-def test_an_idle_core_is_read_as_such() -> None:
+def test_this_machine_can_be_asked() -> None:
     running = load._running()
     assert running is None or running >= 0
     assert load.usable_cores() >= 1
