@@ -190,7 +190,7 @@ def _cache() -> Check:
 
 def _extras() -> Check:
     there = [name for name in _EXTRAS if importlib.util.find_spec(name) is not None]
-    missing = [f"{name} (stratagem[{extra}])" for name, extra in _EXTRAS.items() if name not in there]
+    missing = [f"{name} (extra {extra})" for name, extra in _EXTRAS.items() if name not in there]
     return Check("extras", f"{', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}")
 
 
