@@ -466,24 +466,31 @@ def test_a_served_model_is_evaluated_and_its_tokens_are_counted(home: Path, caps
 # ---- play, games, models, doctor -------------------------------------------------------------------------------------
 
 
-def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
+    """Type lines, then end the input; return the list in which what was asked appears."""
     waiting = iter(lines)
+    asked: list[str] = []
 
     def answer(prompt: str) -> str:
+        asked.append(prompt)
         try:
             return next(waiting)
         except StopIteration:
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", answer)
+    return asked
 
 
 def test_a_game_is_played_by_hand(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = ("--param", "board=['SF', 'FG']")
-    type_in(monkeypatch, "jump", "3", "do")  # 3 is right; "do" begins one word only
+    # The prompt lists up, down, left, right, and so does the menu; "do" begins one word only.
+    asked = type_in(monkeypatch, "jump", "4", "do")
     text = said(capsys, "play", "frozen_lake", *board)
+    assert asked == ["1 up  2 down  3 left  4 right  (q quits) > "] * 3
+    assert text.count("P _\n_ G\n") == 1  # the board at the start is part of the prompt
     assert "'jump' is none of them; type a word or its number, or an empty line for no action.\n" in text
     assert "step 1: right | reward +0\n" in text
     assert "step 2: down | reward +1\n" in text

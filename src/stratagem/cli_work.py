@@ -21,6 +21,7 @@ from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_opt
 from stratagem.evaluation.play import evaluate, seat_opponents
 from stratagem.evaluation.tables import format_interval
 from stratagem.files import atomic_write_json, atomic_write_text
+from stratagem.models.catalog import TINY
 from stratagem.recipe import Recipe, dump_toml, load_recipe
 from stratagem.rollout import Player
 from stratagem.runs.display import Display
@@ -34,6 +35,11 @@ from stratagem.types import Step, Trajectory
 __all__ = ["evaluate_command", "export", "train"]
 
 _INTERRUPTED = 130
+
+_TINY = (
+    "The model tiny is random and learns nothing: it is there to try the commands. One that learns: "
+    "stratagem train frozen_lake_demo"
+)
 
 
 # ---- train -------------------------------------------------------------------------------------------------------
@@ -76,6 +82,8 @@ def train(arguments: argparse.Namespace) -> int:
         show_results(console, by_tag)
         console.print()
         _print_summary(outcome.summary, folder, console)
+        if recipe.model.name == TINY:
+            print(_TINY)
     return 0
 
 

@@ -164,7 +164,7 @@ def test_the_summary_compares_before_and_after(whole: Path) -> None:
     assert [(change["from"], change["mean"]) for change in summary["improvement"]] == [
         (tag, pytest.approx(means["final"] - means[tag], abs=1e-12)) for tag in ("warm_start", "start")
     ]
-    assert [text.partition(":")[0] for text in summary["warnings"]] == ["Training did not help"]  # four iterations
+    assert summary["warnings"] == []  # it did not help, and nobody expects a random model to learn
     assert summary["minutes"] > 0
 
 
@@ -291,7 +291,10 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(whole: Path) -> None:
 
 
 @pytest.mark.parametrize(("total", "patience"), [(4, 3), (50, 10)])
-def test_iterations_without_a_signal_are_explained(tmp_path: Path, total: int, patience: int) -> None:
+def test_iterations_without_a_signal_are_explained(
+    tmp_path: Path, total: int, patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "TINY", "another name")  # of this model no gain is expected
     recipe = recipe_with("warm_start=false", "agent.recovery=no_action", f"algorithm.num_iterations={total}")
     recipe = dataclasses.replace(recipe, game=replace(recipe.game, params=recipe.game.params | {"max_steps": 1}))
     outcome = run(tmp_path, "silent", recipe)
