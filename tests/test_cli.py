@@ -295,7 +295,9 @@ def test_what_is_not_there_is_named(
 
 
 def test_an_exported_model_plays_as_the_run_does(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "export", "done", "--to", "out/model").startswith(str(Path("out/model")) + ": ")
+    text = said(capsys, "export", "done", "--to", "out/model")
+    assert text.startswith(str(Path("out/model")) + ": ")
+    assert text.endswith("\nOther programs have to stop an answer after </action> (stop_strings in transformers).\n")
     refused(capsys, "--to 'out/model' exists; name a new folder.", "export", "done", "--to", "out/model")
     options = ["--episodes", "2", "--temperature", "0", "--max-new-tokens", "3", "--param", "max_steps=2"]
     said(capsys, "eval", "done", "--out", "ev_run", "--game", "frozen_lake", *options)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stratagem.agents.language import AgentConfig
 from stratagem.cli_players import find_contestant, find_run, free_folder, parse_params, run_model, run_weights
 from stratagem.cli_trials import evaluate_in_trials, print_invalid
 from stratagem.cli_view import make_console, print_trajectory, show_results
@@ -306,4 +307,6 @@ def export(arguments: argparse.Namespace) -> int:
     print(
         f"{target}: {size:.1f} MiB, read by transformers' from_pretrained and by `stratagem eval {target} --game ...`"
     )
+    if isinstance(recipe.agent, AgentConfig):
+        print(f"Other programs have to stop an answer after </{recipe.agent.tag}> (stop_strings in transformers).")
     return 0
