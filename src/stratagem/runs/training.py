@@ -65,8 +65,8 @@ class Algorithm:
 
     make_learner: Callable[[Any, Any], Any]
     """(model, settings) -> an object with ``iteration``, ``optimizer`` and, where it has some, ``heads``
-    (:class:`stratagem.models.heads.Heads`) and ``average`` (:class:`stratagem.algorithms.average.WeightAverage`); it
-    takes the weights as its reference."""
+    (:class:`stratagem.models.heads.Heads`), ``average`` (:class:`stratagem.algorithms.average.WeightAverage`) and
+    ``on_update``, which is told how far an update is; it takes the weights as its reference."""
     train: Callable[..., Iterator[Any]]
     """Yields ``number``, ``groups``, ``advantages``, ``failed`` and ``metrics`` after each iteration."""
     check_agent: Callable[[Any], None]
@@ -279,6 +279,11 @@ class _Driver:
             played += 1
             self.display.status(f"iteration {self.learner.iteration + 1}: {played} episodes played")
 
+        def on_update(share: float) -> None:
+            self.display.status(f"iteration {self.learner.iteration + 1}: update {share:.0%}")
+
+        if hasattr(self.learner, "on_update"):
+            self.learner.on_update = on_update
         iterations = self.algorithm.train(
             self.learner,
             self.agent,
