@@ -119,10 +119,57 @@ def test_an_unknown_verb_is_refused_with_the_nearest_one(capsys: pytest.CaptureF
     refused(capsys, f"Unknown verb 'trian'. Did you mean 'train'? Available: {names}.", "trian", "tiny")
 
 
-def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "train tiny --nme x",
+            "unrecognized arguments: --nme x. Did you mean '--name'? See `stratagem train --help`.",
+        ),
+        ("train tiny --sed=1", "unrecognized arguments: --sed=1. Did you mean '--seed'? See `stratagem train --help`."),
+        ("train tiny second", "unrecognized arguments: second. See `stratagem train --help`."),
+        ("train tiny --zzz", "unrecognized arguments: --zzz. See `stratagem train --help`."),
+        ("--versoin", "unrecognized arguments: --versoin. Did you mean '--version'? See `stratagem --help`."),
+        ("export first", "the following arguments are required: --to. See `stratagem export --help`."),
+    ],
+    ids=["option", "with_value", "operand", "nothing_near", "no_verb", "missing"],
+)
+def test_wrong_options_are_one_line_with_the_nearest_one(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
-        main(["train", "tiny", "--sed", "1"])
-    assert capsys.readouterr().err == "error: unrecognized arguments: --sed 1. See `stratagem --help`.\n"
+        main(shlex.split(words))
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_a_wrong_choice_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["eval", "tiny", "--dtype", "bfloat"])
+    assert capsys.readouterr().err.endswith(". Did you mean 'bfloat16'? See `stratagem eval --help`.\n")
+
+
+_ERRORS = {
+    "train nosuch": "Unknown recipe 'nosuch'",
+    "train tiny --set algoritm.x=1": "Unknown recipe key 'algoritm'",
+    "train tiny --set game.name=frozen_lak": "Unknown game 'frozen_lak'",
+    "train tiny --set model.name=tinny": "Unknown model 'tinny'",
+    "play frozen_lak": "Unknown game 'frozen_lak'",
+    "eval randm --game frozen_lake": "Unknown policy, run or model 'randm'",
+    "trian tiny": "Unknown verb 'trian'",
+}
+
+
+@pytest.mark.parametrize("words", _ERRORS)
+def test_a_wrong_name_is_refused_before_torch_is_loaded(words: str) -> None:
+    # Torch and transformers take seconds, and nobody should wait for them to read of a misspelling.
+    code = (
+        "import sys\nfrom stratagem.cli import main\n"
+        f"code = main({shlex.split(words)!r})\n"
+        "print(code, sorted({'torch', 'transformers', 'peft', 'accelerate'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"error: {_ERRORS[words]}")
+    assert done.stdout == "2 []\n"
 
 
 def test_the_traceback_is_shown_on_request(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

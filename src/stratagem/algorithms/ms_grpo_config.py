@@ -148,8 +148,8 @@ class MSGRPOConfig:
         for name, off in (("step_target", "return"), ("step_credit", "normalised")):
             if self.step_coef == 0 and getattr(self, name) != off:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)!r} has no effect with step_coef=0, which gives no step-level credit; set "
-                    f"step_coef above 0, or {name} = {off!r}."
+                    f"{name}={getattr(self, name)!r} has no effect with step_coef=0, which gives no step-level credit; "
+                    f"set step_coef above 0, or {name} = {off!r}."
                 )
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
