@@ -122,9 +122,7 @@ def test_sparkline_averages_neighbours_to_fit() -> None:
 
 
 def test_a_level_far_away_is_named_and_does_not_flatten_the_curve(tmp_path: Path) -> None:
-    near = learning_curve(
-        tmp_path / "near.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", 0.5)]
-    )
+    near = learning_curve(tmp_path / "near.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", 0.5)])
     far = learning_curve(tmp_path / "far.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", -10.0)])
     kept = learning_curve(
         tmp_path / "kept.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", -2.0)]

@@ -32,6 +32,7 @@ from stratagem.models.head_config import HeadConfig, Trunk
 
 __all__ = ["HeadConfig", "Heads", "Trunk", "check_trunk", "trunk_states"]
 
+
 class Heads:
     """Heads by name, each with a slow copy where one is asked for.
 
