@@ -158,7 +158,7 @@ def _save(figure: Any, path: Path) -> Path:
 
 def _legend_below(figure: Any) -> None:
     """Name everything under the axes, where no line runs through the words."""
-    figure.legend(loc="outside lower center", ncols=3, fontsize=_FONT - 1, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, fontsize=_FONT - 2, frameon=False)
 
 
 def _draw_references(axes: Any, references: Sequence[Reference], near: Interval | None = None) -> None:
