@@ -150,7 +150,7 @@ def panel_rows(run: RunData) -> list[dict[str, Any]]:
             for tag, result in entries
         ]
         chart = line_chart([curve], label=f"Return on {panel}", width=480) if len(points) > 1 else None
-        note = share_note(row["optimum"] for row in rows)
+        note = share_note(number(result.get("share_of_optimum")) for _, result in entries)
         found.append({"name": panel, "rows": rows, "chart": chart, "note": note})
     return found
 

@@ -158,7 +158,7 @@ def _panels(runs: list[RunData], colours: dict[str, int]) -> list[dict[str, Any]
                 "chart": interval_chart(bars, label=f"Return on {panel}"),
                 "rows": rows,
                 "unfinished": any(tag != "final" for _, tag, _ in entries),
-                "note": share_note(row["optimum"] for row in rows),
+                "note": share_note(number(result.get("share_of_optimum")) for _, _, result in entries),
             }
         )
     return panels
