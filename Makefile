@@ -2,6 +2,7 @@
 #
 # PYTHON=python3.12   another interpreter
 # TORCH=...           another build of torch, as pip takes it: a version, a wheel, or "torch --index-url ADDRESS"
+# ARGS="..."          more options of `make demo`, as ARGS="--set model.matmul_dtype=bfloat16"
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -18,7 +19,7 @@ help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 demo: $(INSTALLED) ## Train the demo on this machine's CPU and show what it made
-	$(BIN)/stratagem train frozen_lake_demo
+	$(BIN)/stratagem train frozen_lake_demo $(ARGS)
 	@run=$$(ls -td runs/*/ | head -n 1); echo; echo "Made in $$run"; (cd "$$run" && find . -type f ! -name '.*' | sort | sed 's/^/  /')
 
 test: $(INSTALLED) ## Run all tests

@@ -119,10 +119,57 @@ def test_an_unknown_verb_is_refused_with_the_nearest_one(capsys: pytest.CaptureF
     refused(capsys, f"Unknown verb 'trian'. Did you mean 'train'? Available: {names}.", "trian", "tiny")
 
 
-def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "train tiny --nme x",
+            "unrecognized arguments: --nme x. Did you mean '--name'? See `stratagem train --help`.",
+        ),
+        ("train tiny --sed=1", "unrecognized arguments: --sed=1. Did you mean '--seed'? See `stratagem train --help`."),
+        ("train tiny second", "unrecognized arguments: second. See `stratagem train --help`."),
+        ("train tiny --zzz", "unrecognized arguments: --zzz. See `stratagem train --help`."),
+        ("--versoin", "unrecognized arguments: --versoin. Did you mean '--version'? See `stratagem --help`."),
+        ("export first", "the following arguments are required: --to. See `stratagem export --help`."),
+    ],
+    ids=["option", "with_value", "operand", "nothing_near", "no_verb", "missing"],
+)
+def test_wrong_options_are_one_line_with_the_nearest_one(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
-        main(["train", "tiny", "--sed", "1"])
-    assert capsys.readouterr().err == "error: unrecognized arguments: --sed 1. See `stratagem --help`.\n"
+        main(shlex.split(words))
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_a_wrong_choice_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["eval", "tiny", "--dtype", "bfloat"])
+    assert capsys.readouterr().err.endswith(". Did you mean 'bfloat16'? See `stratagem eval --help`.\n")
+
+
+_ERRORS = {
+    "train nosuch": "Unknown recipe 'nosuch'",
+    "train tiny --set algoritm.x=1": "Unknown recipe key 'algoritm'",
+    "train tiny --set game.name=frozen_lak": "Unknown game 'frozen_lak'",
+    "train tiny --set model.name=tinny": "Unknown model 'tinny'",
+    "play frozen_lak": "Unknown game 'frozen_lak'",
+    "eval randm --game frozen_lake": "Unknown policy, run or model 'randm'",
+    "trian tiny": "Unknown verb 'trian'",
+}
+
+
+@pytest.mark.parametrize("words", _ERRORS)
+def test_a_wrong_name_is_refused_before_torch_is_loaded(words: str) -> None:
+    # Torch and transformers take seconds, and nobody should wait for them to read of a misspelling.
+    code = (
+        "import sys\nfrom stratagem.cli import main\n"
+        f"code = main({shlex.split(words)!r})\n"
+        "print(code, sorted({'torch', 'transformers', 'peft', 'accelerate'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"error: {_ERRORS[words]}")
+    assert done.stdout == "2 []\n"
 
 
 def test_the_traceback_is_shown_on_request(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +342,9 @@ def test_what_is_not_there_is_named(
 
 
 def test_an_exported_model_plays_as_the_run_does(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "export", "done", "--to", "out/model").startswith(str(Path("out/model")) + ": ")
+    text = said(capsys, "export", "done", "--to", "out/model")
+    assert text.startswith(str(Path("out/model")) + ": ")
+    assert text.endswith("\nOther programs have to stop an answer after </action> (stop_strings in transformers).\n")
     refused(capsys, "--to 'out/model' exists; name a new folder.", "export", "done", "--to", "out/model")
     options = ["--episodes", "2", "--temperature", "0", "--max-new-tokens", "3", "--param", "max_steps=2"]
     said(capsys, "eval", "done", "--out", "ev_run", "--game", "frozen_lake", *options)
@@ -466,24 +515,31 @@ def test_a_served_model_is_evaluated_and_its_tokens_are_counted(home: Path, caps
 # ---- play, games, models, doctor -------------------------------------------------------------------------------------
 
 
-def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
+    """Type lines, then end the input; return the list in which what was asked appears."""
     waiting = iter(lines)
+    asked: list[str] = []
 
     def answer(prompt: str) -> str:
+        asked.append(prompt)
         try:
             return next(waiting)
         except StopIteration:
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", answer)
+    return asked
 
 
 def test_a_game_is_played_by_hand(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = ("--param", "board=['SF', 'FG']")
-    type_in(monkeypatch, "jump", "3", "do")  # 3 is right; "do" begins one word only
+    # The prompt lists up, down, left, right, and so does the menu; "do" begins one word only.
+    asked = type_in(monkeypatch, "jump", "4", "do")
     text = said(capsys, "play", "frozen_lake", *board)
+    assert asked == ["1 up  2 down  3 left  4 right  (q quits) > "] * 3
+    assert text.count("P _\n_ G\n") == 1  # the board at the start is part of the prompt
     assert "'jump' is none of them; type a word or its number, or an empty line for no action.\n" in text
     assert "step 1: right | reward +0\n" in text
     assert "step 2: down | reward +1\n" in text
@@ -536,6 +592,21 @@ def test_the_doctor_finds_this_machine_fit(
     assert text.startswith("ok    stratagem")
     assert "GFLOP/s in float32" in text
     assert text.endswith("This machine is fit. Try: stratagem train tiny\n")
+
+
+def test_the_doctor_says_that_its_speed_was_measured_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_doctor, "_matmul_rate", lambda dtype: 120.0)
+    monkeypatch.setattr(cli_doctor, "load_average", lambda: 1.9)
+    monkeypatch.setattr(cli_doctor, "busy_with", lambda limit: 1.9)
+    cores = os.cpu_count()
+    assert cli_doctor._speed() == Check(
+        "speed",
+        f"120 GFLOP/s in float32, 120 in bfloat16, at a load of 1.9 on {cores} cores",
+        "The machine is busy with other work, so it is faster than that; ask again when it is idle.",
+    )
+    monkeypatch.setattr(cli_doctor, "busy_with", lambda limit: None)
+    monkeypatch.setattr(cli_doctor, "load_average", lambda: None)
+    assert cli_doctor._speed() == Check("speed", "120 GFLOP/s in float32, 120 in bfloat16")
 
 
 def test_the_doctor_gives_advice_where_something_is_broken(

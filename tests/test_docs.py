@@ -224,6 +224,11 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     assert sorted(f"docs/{name}" for name in named) == sorted(set(DOCUMENTS) - {"README.md"})
 
 
+def test_the_front_page_lists_every_page_in_the_order_of_the_navigation() -> None:
+    named = re.findall(r": ([\w/-]+\.md)$", read("mkdocs.yml"), flags=re.M)
+    assert re.findall(r"\]\(([\w/-]+\.md)\)", read("docs/index.md")) == [name for name in named if name != "index.md"]
+
+
 def test_every_module_has_a_place_in_the_architecture() -> None:
     text = read("docs/architecture.md")
     package = ROOT / "src" / "stratagem"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratagem import __version__
+from stratagem.runs.load import busy_with, load_average, usable_cores
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +90,7 @@ def _package(name: str) -> Check:
 def _threads() -> Check:
     import torch
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     used = torch.get_num_threads()
     advice = None
     if used > usable:
@@ -110,13 +111,20 @@ def _speed() -> Check:
     """Multiply matrices for two seconds."""
     import torch
 
+    cores = os.cpu_count() or 1
+    load, busy = load_average(), busy_with(cores / 2)  # before the threads below count
     rate, low = _matmul_rate(torch.float32), _matmul_rate(torch.bfloat16)
-    advice = None
-    if rate < 10:
-        advice = "That is slow: something else is running, or torch is built without this processor's instructions."
-    elif low > 2 * rate:
-        advice = "Training and sampling are faster with --set model.matmul_dtype=bfloat16."
-    return Check("speed", f"{rate:.0f} GFLOP/s in float32, {low:.0f} in bfloat16", advice)
+    advice = []
+    if busy is not None:
+        advice.append("The machine is busy with other work, so it is faster than that; ask again when it is idle.")
+    elif rate < 10:
+        advice.append("That is slow: torch is built without this processor's instructions, or cores are shared.")
+    if low > 2 * rate:
+        advice.append("Training and sampling are faster with --set model.matmul_dtype=bfloat16.")
+    found = f"{rate:.0f} GFLOP/s in float32, {low:.0f} in bfloat16"
+    if load is not None:
+        found += f", at a load of {load:.1f} on {cores} cores"
+    return Check("speed", found, " ".join(advice) or None)
 
 
 def _matmul_rate(dtype: torch.dtype) -> float:
@@ -165,7 +173,7 @@ def _writable(name: str, folder: Path) -> Check:
     free = shutil.disk_usage(existing).free / 2**30
     advice = None
     if free < 8:
-        advice = "A checkpoint of the demo's model takes 1.6 GiB and three are there while one is written."
+        advice = "A run of the demo takes 1 GiB, and 5 GiB where all weights of its model train."
     return Check(name, f"{folder}, {free:.1f} GiB free", advice)
 
 
@@ -182,7 +190,7 @@ def _cache() -> Check:
 
 def _extras() -> Check:
     there = [name for name in _EXTRAS if importlib.util.find_spec(name) is not None]
-    missing = [f"{name} (stratagem[{extra}])" for name, extra in _EXTRAS.items() if name not in there]
+    missing = [f"{name} (extra {extra})" for name, extra in _EXTRAS.items() if name not in there]
     return Check("extras", f"{', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}")
 
 

@@ -38,7 +38,8 @@ def view(arguments: argparse.Namespace) -> int:
         from stratagem.page.server import bind, is_loopback, serve
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"The page needs the package {error.name!r}; install `pip install 'stratagem[page]'`, or print with --text."
+            f"The page needs the package {error.name!r}; run `pip install -e '.[page]'` in a clone of Stratagem, or "
+            "print with --text."
         ) from error
     host = "127.0.0.1" if arguments.host is None else arguments.host
     if arguments.no_token and not is_loopback(host):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import difflib
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from stratagem import __version__
@@ -20,9 +22,33 @@ class _Parser(argparse.ArgumentParser):
         settings.setdefault("formatter_class", _Formatter)
         super().__init__(allow_abbrev=False, **settings)
 
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the arguments; what the verb does not know is refused by the verb's own parser."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser = self._verbs().get(getattr(found, "verb", None) or "", self)
+            options = [option for action in parser._actions for option in action.option_strings]
+            named = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_hint(named, options)}")
+        return found
+
+    def _verbs(self) -> dict[str, argparse.ArgumentParser]:
+        """Return the parser of each verb; none in the parser of a verb."""
+        found = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return dict(found[0]) if found else {}
+
     def error(self, message: str) -> NoReturn:
-        command = self.prog
-        self.exit(2, f"error: {message}. See `{command} --help`.\n")
+        """Say what is wrong in one line, with the nearest name where there is one, and end."""
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
+        if choice is not None:
+            message += _hint(choice[1], re.findall(r"[\w.-]+", choice[2]))
+        end = "" if message.endswith("?") else "."
+        self.exit(2, f"error: {message}{end} See `{self.prog} --help`.\n")
+
+
+def _hint(word: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(names), n=1)
+    return f". Did you mean {close[0]!r}?" if close else ""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -30,7 +56,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, **{**settings, "width": _WIDTH, "max_help_position": 28})
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """Return the parser of all verbs."""
     parser = _Parser(
         prog="stratagem",
@@ -59,11 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of one verb."""
-    for action in build_parser()._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found: argparse.ArgumentParser = action.choices[verb]
-            return found
-    raise AssertionError("the parser has no verbs")
+    return build_parser()._verbs()[verb]
 
 
 def _verb(

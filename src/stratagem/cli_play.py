@@ -34,7 +34,7 @@ class HumanPolicy(Policy):
 
     def act(self, game: Game, player: int, observation: str, rng: np.random.Generator) -> str | None:
         """Return what was typed; an empty line is "no action"."""
-        legal = game.legal_actions(player)
+        legal = _in_the_order_of(observation, game.legal_actions(player))
         menu = "  ".join(f"{number} {word}" for number, word in enumerate(legal, start=1))
         if len(legal) > _LONGEST_MENU:
             menu = f"one of {len(legal)} commands, or the beginning of one"
@@ -59,20 +59,29 @@ class HumanPolicy(Policy):
             print(f"{typed!r} is none of them; type a word or its number, or an empty line for no action.")
 
 
+def _in_the_order_of(text: str, words: Sequence[str]) -> Sequence[str]:
+    """Return words in the order in which a text lists them in quotes; as they are where it does not list them all."""
+    if len(words) > _LONGEST_MENU or any(f'"{word}"' not in text for word in words):
+        return words
+    return sorted(words, key=lambda word: text.index(f'"{word}"'))
+
+
 class ShownGame(Game):
     """A game that prints its picture after every step."""
 
-    def __init__(self, game: Game, show: Callable[[str], None], *, delay: float = 0.0) -> None:
+    def __init__(self, game: Game, show: Callable[[str], None], *, delay: float = 0.0, shown: str = "") -> None:
         """Wrap a game.
 
         Args:
             game: the game that is played.
             show: takes the text.
             delay: seconds to wait after each step.
+            shown: what is on the screen already; a first picture that is part of it is not shown again.
         """
         self._game = game
         self._show = show
         self._delay = delay
+        self._shown = shown
         self._steps = 0
         self.name = game.name
         self.num_players = game.num_players
@@ -82,7 +91,9 @@ class ShownGame(Game):
         """Start an episode and show it."""
         observations = self._game.reset(seed=seed, course=course)
         self._steps = 0
-        self._show(self._game.render())
+        picture = self._game.render()
+        if picture not in self._shown:
+            self._show(picture)
         time.sleep(self._delay)
         return observations
 
@@ -141,15 +152,16 @@ def play(arguments: argparse.Namespace) -> int:
     game.reset(seed=arguments.seed)
     optimum = game.optimal_return()
     player: Player
+    told = ""
     if arguments.policy is None:
         player = HumanPolicy()
-        print(game.observation(0))
-        print()
+        told = game.observation(0)
+        print(f"{told}\n")
     else:
         contestant = find_contestant(arguments.policy, arguments)
         print(f"{contestant.label} plays {arguments.game}, seed {arguments.seed}")
         player = contestant.load()
-    shown = ShownGame(game, lambda text: print(text, flush=True), delay=arguments.delay)
+    shown = ShownGame(game, lambda text: print(text, flush=True), delay=arguments.delay, shown=told)
     episode = Episode(arguments.seed, 0, (arguments.seed, "play"))
     try:
         [trajectory] = play_episodes(lambda: shown, [player, *seat_opponents(game)], [episode])

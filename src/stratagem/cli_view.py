@@ -19,9 +19,8 @@ from stratagem.errors import ConfigError, RunError, UnknownNameError
 from stratagem.evaluation.episode_log import read_episodes
 from stratagem.evaluation.figures import sparkline
 from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_optima
-from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std
+from stratagem.evaluation.tables import Table, format_endings, format_interval, format_share, format_std, share_note
 from stratagem.games import GAMES, VARIANTS, game_class, make, parameters
-from stratagem.runs.checkpoint import list_checkpoints
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import read_metrics
 from stratagem.types import Step, Trajectory
@@ -77,6 +76,9 @@ def show_results(console: Console, results: Mapping[str, Sequence[EvaluationResu
         episodes = " or ".join(map(str, sorted({result.num_episodes for _, result in shown})))
         headers = ("", "Return [95%]", "Std", "Success", "Of optimum", "Invalid", "Steps")
         show_table(console, Table(headers, rows), f"\n{panel}, {episodes} episodes")
+        note = share_note(result.share_of_optimum for _, result in shown)
+        if note is not None:
+            console.print(note, markup=False, soft_wrap=True)
         # Below, since a column of them would not fit 100 characters.
         for label, result in shown:
             console.print(f"{label} ended by: {format_endings(result.stop_reasons)}", markup=False, soft_wrap=True)
@@ -241,6 +243,8 @@ def _view_run(console: Console, run: RunFolder) -> int:
             console.print(f"{label:<11} {line}  {values[0]:.3f} -> {values[-1]:.3f}", markup=False)
     _print_iterations(console, rows)
     if not (run.path / "summary.json").is_file():
+        from stratagem.runs.checkpoint import list_checkpoints  # here: it loads torch
+
         latest = [path.name for path in list_checkpoints(run.checkpoints)][-1:] or ["none"]
         console.print(f"newest checkpoint: {latest[0]}", markup=False)
     if done:

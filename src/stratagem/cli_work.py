@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stratagem.agents.language import AgentConfig
 from stratagem.cli_players import find_contestant, find_run, free_folder, parse_params, run_model, run_weights
 from stratagem.cli_trials import evaluate_in_trials, print_invalid
 from stratagem.cli_view import make_console, print_trajectory, show_results
@@ -21,18 +22,25 @@ from stratagem.evaluation.panels import EvaluationResult, fixed_panel, panel_opt
 from stratagem.evaluation.play import evaluate, seat_opponents
 from stratagem.evaluation.tables import format_interval
 from stratagem.files import atomic_write_json, atomic_write_text
+from stratagem.models.catalog import TINY
 from stratagem.recipe import Recipe, dump_toml, load_recipe
 from stratagem.rollout import Player
 from stratagem.runs.display import Display
 from stratagem.runs.experiment import build_agent, check_recipe, panel_names, panel_params
 from stratagem.runs.folder import RunFolder
 from stratagem.runs.interrupts import StopRequest
+from stratagem.runs.load import load_warning
 from stratagem.runs.plan import make_plan
 from stratagem.types import Step, Trajectory
 
 __all__ = ["evaluate_command", "export", "train"]
 
 _INTERRUPTED = 130
+
+_TINY = (
+    "The model tiny is random and learns nothing: it is there to try the commands. One that learns: "
+    "stratagem train frozen_lake_demo"
+)
 
 
 # ---- train -------------------------------------------------------------------------------------------------------
@@ -55,6 +63,8 @@ def train(arguments: argparse.Namespace) -> int:
     console = make_console()
     text = dump_toml(recipe)
     with RunFolder.create(arguments.runs_dir, arguments.name, text, resume=arguments.resume) as folder:
+        if (busy := load_warning()) is not None:
+            print(f"warning: {busy}", file=sys.stderr)
         with StopRequest() as stop, Display(console) as display:
             notice = "Stopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once."
             # From a thread: a signal that arrives while a line is written would have it written twice.
@@ -73,6 +83,8 @@ def train(arguments: argparse.Namespace) -> int:
         show_results(console, by_tag)
         console.print()
         _print_summary(outcome.summary, folder, console)
+        if recipe.model.name == TINY:
+            print(_TINY)
     return 0
 
 
@@ -295,4 +307,6 @@ def export(arguments: argparse.Namespace) -> int:
     print(
         f"{target}: {size:.1f} MiB, read by transformers' from_pretrained and by `stratagem eval {target} --game ...`"
     )
+    if isinstance(recipe.agent, AgentConfig):
+        print(f"Other programs have to stop an answer after </{recipe.agent.tag}> (stop_strings in transformers).")
     return 0

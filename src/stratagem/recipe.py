@@ -20,7 +20,7 @@ from stratagem.agents.reflexion import ReflexionConfig
 from stratagem.agents.scoring import ScoringConfig
 from stratagem.algorithms.bc import WarmStartConfig
 from stratagem.algorithms.eto_config import ETOConfig
-from stratagem.algorithms.ms_grpo import MSGRPOConfig
+from stratagem.algorithms.ms_grpo_config import MSGRPOConfig
 from stratagem.algorithms.poad_config import POADConfig
 from stratagem.algorithms.step_hrl_config import StepHRLConfig
 from stratagem.config import apply_overrides, dump_toml, load_dataclass, to_table

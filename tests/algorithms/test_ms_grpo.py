@@ -52,6 +52,18 @@ def gradient(learner: Learner) -> Tensor:
     ("settings", "message"),
     [
         ({"group_size": 1}, "group_size=1 gives zero advantage for every episode; set group_size >= 2."),
+        ({"group_size": -1}, "group_size=-1 plays no episode; set group_size >= 2."),
+        ({"group_size": 0}, "group_size=0 plays no episode; set group_size >= 2."),
+        (
+            {"step_target": "best"},
+            "step_target='best' has no effect with step_coef=0, which gives no step-level credit; set step_coef above "
+            "0, or step_target = 'return'.",
+        ),
+        (
+            {"step_credit": "matching"},
+            "step_credit='matching' has no effect with step_coef=0, which gives no step-level credit; set step_coef "
+            "above 0, or step_credit = 'normalised'.",
+        ),
         (
             {"sampled_group_size": 2},
             "sampled_group_size=2 and episode_temperature=None go together: set both for absolute-advantage-weighted "
@@ -410,7 +422,7 @@ def test_minibatches_take_every_group_once_in_an_epoch(toys: SimpleNamespace, si
     seen: list[int] = []
     plain = learner.step
 
-    def recorded(samples: Any, num_groups: int, temperature: float, trust: object) -> dict[str, float]:
+    def recorded(samples: Any, num_groups: int, temperature: float, trust: object, **place: Any) -> dict[str, float]:
         seen.append(num_groups)
         return plain(samples, num_groups, temperature)
 
@@ -421,6 +433,16 @@ def test_minibatches_take_every_group_once_in_an_epoch(toys: SimpleNamespace, si
     assert sorted(seen, reverse=True) == ([2, 2, 1] if size == 2 else [5])  # the silent group is left out
     assert metrics["num_updates"] == updates
     assert learner.iteration == 1  # the schedule advances by iterations, not by updates
+
+
+def test_an_update_says_how_far_it_is(toys: SimpleNamespace) -> None:
+    # Two steps (one for each group) of two passes (one for each row).
+    learner = Learner(toys.TableModel(), config(minibatch_groups=1, max_tokens_per_pass=1, learning_rate=1e-4))
+    told: list[float] = []
+    learner.on_update = told.append
+    group = toys.make_group([(1.0, (0,))], [(0.0, (1,))], logprob=math.log(0.25))
+    update(learner, [samples_of(group), samples_of(group)], 1.0, seed=0)
+    assert told == [0.25, 0.5, 0.75, 1.0]
 
 
 def of_prompt(*prompt: int, count: int = 1) -> list[Sample]:

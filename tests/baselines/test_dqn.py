@@ -218,7 +218,7 @@ def test_settings_that_cannot_be_trained_are_refused(settings: dict[str, object]
 
 def test_without_stable_baselines3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "stable_baselines3", None)
-    with refused("The DQN baseline needs stable-baselines3; install it with pip install 'stratagem[dqn]'."):
+    with refused("The DQN baseline needs stable-baselines3; run `pip install -e '.[dqn]'` in a clone of Stratagem."):
         train_dqn(DQNConfig(**SMALL))  # type: ignore[arg-type]
 
 

@@ -122,7 +122,7 @@ def test_sparkline_averages_neighbours_to_fit() -> None:
 
 
 def test_a_level_far_away_is_named_and_does_not_flatten_the_curve(tmp_path: Path) -> None:
-    near = learning_curve(tmp_path / "near.svg", [Curve("a", [0, 1], [0.0, 1.0])])
+    near = learning_curve(tmp_path / "near.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", 0.5)])
     far = learning_curve(tmp_path / "far.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", -10.0)])
     kept = learning_curve(
         tmp_path / "kept.svg", [Curve("a", [0, 1], [0.0, 1.0])], references=[Reference("start", -2.0)]
@@ -130,6 +130,17 @@ def test_a_level_far_away_is_named_and_does_not_flatten_the_curve(tmp_path: Path
     curve = re.compile(r'id="line2d_\d+">\s*<path d="([^"]+)"[^>]*clip-path')
     assert curve.search(near.read_text()).group(1) == curve.search(far.read_text()).group(1)  # type: ignore[union-attr]
     assert curve.search(near.read_text()).group(1) != curve.search(kept.read_text()).group(1)  # type: ignore[union-attr]
+
+
+def test_no_line_runs_through_the_legend(tmp_path: Path) -> None:
+    references = [Reference("Optimum", 1.0), Reference("Untrained model", 0.0)]
+    text = learning_curve(tmp_path / "a.svg", [CURVE, Curve("b", [0], [0.5])], references=references).read_text()
+    # In an SVG y grows downwards: the legend's box begins under the name of the axis.
+    name = re.search(r"<!-- Iteration -->.*?translate\([\d.]+ ([\d.]+)\)", text, re.DOTALL)
+    first = re.search(r"<!-- ours -->.*?translate\([\d.]+ ([\d.]+)\)", text, re.DOTALL)
+    assert name is not None
+    assert first is not None
+    assert float(first[1]) > float(name[1])
 
 
 # ---- several panels --------------------------------------------------------------------------------------------------

@@ -173,6 +173,12 @@ def test_a_share_of_an_optimum_that_is_not_positive_says_nothing() -> None:
     assert EvaluationResult.from_trajectories(PANEL, episodes, optima=(0.0,) * 4).share_of_optimum is None
 
 
+def test_a_negative_mean_is_no_share_of_the_optimum() -> None:
+    lost, drawn = ([episode(seed, good(value)) for seed in PANEL.seeds] for value in (-10.0, 0.0))
+    assert EvaluationResult.from_trajectories(PANEL, lost, optima=(1.0,) * 4).share_of_optimum is None
+    assert EvaluationResult.from_trajectories(PANEL, drawn, optima=(1.0,) * 4).share_of_optimum == 0.0
+
+
 def test_episodes_of_another_panel_are_refused() -> None:
     message = "trajectories of panel 'lake' do not follow its seeds; play each once, in order."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -19,7 +19,7 @@ from stratagem.evaluation.retention import DEFAULT_TASKS, RetentionConfig, Score
 from stratagem.reproduce.poad_published import RETENTION
 
 needs_lm_eval = pytest.mark.skipif(
-    importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed (pip install 'stratagem[retention]')"
+    importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed (pip install -e '.[retention]')"
 )
 
 
@@ -102,7 +102,7 @@ def test_a_missing_lm_eval_is_named(
         raise retention.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(retention.importlib.metadata, "version", missing)
-    message = "Retention needs lm_eval; install it with pip install 'stratagem[retention]'."
+    message = "Retention needs lm_eval; run `pip install -e '.[retention]'` in a clone of Stratagem."
     refused(capsys, message, "tiny", "--tasks", "piqa")
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from stratagem.cli_view import show_results
 from stratagem.errors import ConfigError
 from stratagem.evaluation.panels import EvaluationResult
-from stratagem.evaluation.tables import Table, comparison_table, difference, results_table
+from stratagem.evaluation.tables import Table, comparison_table, difference, results_table, share_note
 
 BEFORE = EvaluationResult(
     panel="lake",
@@ -127,3 +127,12 @@ def test_a_terminal_of_100_columns_shows_the_spread_and_how_episodes_ended() -> 
     assert lines[5:] == [
         "start ended by: terminated 3, max_steps 1", "smollm2-135m-instruct ended by: terminated 3, max_steps 1"
     ]  # fmt: skip
+
+
+def test_a_share_above_one_is_explained_once() -> None:
+    note = "Above 100% of the optimum: that is what perfect play gets on average, and here chance was kinder."
+    console = Console(file=io.StringIO(), width=100)
+    show_results(console, {"start": [BEFORE], "final": [replace(AFTER, share_of_optimum=1.17)]})
+    assert console.file.getvalue().splitlines().count(note) == 1  # type: ignore[attr-defined]
+    assert share_note([0.5, None, 1.17]) == note
+    assert share_note([None, 1.0, 1.0 + 1e-12]) is None  # rounding is no luck

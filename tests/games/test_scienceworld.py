@@ -442,8 +442,8 @@ def test_java_is_also_found_by_its_home(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scienceworld_engine.importlib.util, "find_spec", lambda name: None)
     message = (
-        "ScienceWorld needs the package scienceworld, which is not installed; run `pip install "
-        "'stratagem[scienceworld]'`."
+        "ScienceWorld needs the package scienceworld, which is not installed; run `pip install -e "
+        "'.[scienceworld]'` in a clone of Stratagem."
     )
     with pytest.raises(ConfigError, match=exact(message)):
         ScienceWorld().reset(seed=0)

@@ -78,7 +78,10 @@ def test_a_missing_package_is_named(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["view", "--page", "--runs-dir", str(tmp_path)]) == 2
-    message = "The page needs the package 'uvicorn'; install `pip install 'stratagem[page]'`, or print with --text."
+    message = (
+        "The page needs the package 'uvicorn'; run `pip install -e '.[page]'` in a clone of Stratagem, or print with "
+        "--text."
+    )
     assert capsys.readouterr().err == f"error: {message}\n"
 
 

@@ -44,7 +44,7 @@ def test_each_arm_changes_one_thing_of_the_recipe_of_frozen_lake() -> None:
         return sorted({line.partition(" =")[0] for line in lines if line} - {"name"})
 
     assert {name: changed(name) for name in NAMES[1:-2]} == {
-        "frozen_lake_step_off": ["step_coef"],
+        "frozen_lake_step_off": ["step_coef", "step_credit", "step_target"],
         "frozen_lake_target_return": ["step_target"],
         "frozen_lake_target_value": ["step_target"],
         "frozen_lake_normalised": ["step_credit"],
@@ -77,9 +77,10 @@ def test_the_arms_of_every_scale_pass_their_checks(scale: str) -> None:
 
 def test_what_the_recipe_does_already_is_the_reference_and_its_absence_the_change() -> None:
     changes = ["num_epochs=2", "kl_coef=0.05", "dynamic_groups=3", "minibatch_prompts=false", "step_coef=0.0"]
-    changes += ["max_kl=false"]
+    changes += ["max_kl=false", "step_target=return", "step_credit=normalised"]
     arms = arms_of("laptop", *(f"algorithm.{change}" for change in changes), "agent.temperature=0.8")
-    assert not {f"frozen_lake_{name}" for name in ("epochs", "step_off", "target_value", "dynamic", "kl")} & set(arms)
+    left_out = ("epochs", "step_off", "target_value", "matching", "dynamic", "kl")
+    assert not {f"frozen_lake_{name}" for name in left_out} & set(arms)
     assert arms["frozen_lake_max_kl"].recipe.algorithm.max_kl == 0.1
     assert arms["frozen_lake_kl_off"].recipe.algorithm.kl_coef == 0
     assert arms["frozen_lake_fixed"].recipe.algorithm.dynamic_groups == 0

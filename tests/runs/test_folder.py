@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from stratagem.errors import RunError
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import MetricsLog, read_metrics
+from stratagem.runs.provenance import own_games
 
 RECIPE = 'name = "lake"\nseed = 3\n\n[algorithm]\ngroup_size = 8\n'
 
@@ -59,6 +61,39 @@ def test_resume_continues_the_run_and_notes_when(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, "first", RECIPE).close()
     with RunFolder.create(tmp_path, "first", RECIPE, resume=True) as run:
         assert len(json.loads(run.provenance_file.read_text())["resumes"]) == 1
+
+
+OWN_GAME = """
+from stratagem.games.frozen_lake import FrozenLake
+
+class Pond(FrozenLake):
+    name = "pond"
+"""
+
+
+def test_changed_code_of_a_game_of_ones_own_is_told_at_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "pond_of_mine.py"
+    code.write_text(OWN_GAME)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = 'name = "pond"\n[game]\nname = "pond_of_mine:Pond"\n[evaluation]\npanels = ["FrozenLake-Slippery"]\n'
+    with RunFolder.create(tmp_path, "first", recipe) as run:
+        found = json.loads(run.provenance_file.read_text())["own_games"]
+    digest = hashlib.sha256(OWN_GAME.encode()).hexdigest()
+    assert found == {"pond_of_mine:Pond": {"file": str(code), "sha256": digest}}
+    RunFolder.create(tmp_path, "first", recipe, resume=True).close()  # unchanged: no warning, which would be an error
+    code.write_text(OWN_GAME + "    max_steps = 7\n")
+    message = (
+        f"The code of game 'pond_of_mine:Pond' ({code}) was changed since run 'first' began; what is trained and "
+        "evaluated from here on may be another game."
+    )
+    with pytest.warns(RuntimeWarning, match=f"^{re.escape(message)}$"):
+        RunFolder.create(tmp_path, "first", recipe, resume=True).close()
+    resumes = json.loads((tmp_path / "first" / "provenance.json").read_text())["resumes"]
+    assert [entry["own_games"]["pond_of_mine:Pond"]["sha256"] == digest for entry in resumes] == [True, False]
+
+
+def test_a_game_of_the_package_has_its_commit_and_no_hash() -> None:
+    assert own_games({"game": {"name": "stratagem.games.snake:Snake", "mix": ["nowhere_at_all:Game", "snake"]}}) == {}
 
 
 def test_resume_with_another_recipe_names_the_keys_that_differ(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_run_that_has_just_begun_opens(run_folder: RunFolder) -> None:
 
 def test_without_pandas_the_extra_is_named(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    message = "Tables need pandas; install `pip install 'stratagem[pandas]'`."
+    message = "Tables need pandas; run `pip install -e '.[pandas]'` in a clone of Stratagem."
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         stratagem.open_run(run_folder.path).metrics  # noqa: B018
 

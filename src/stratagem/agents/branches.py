@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from stratagem.errors import GameError
+
+if TYPE_CHECKING:  # a recipe is checked without loading torch
+    from torch import Tensor
 
 __all__ = ["branch_logprobs"]
 
@@ -39,6 +40,8 @@ class _Branches:
 
 @lru_cache(maxsize=4096)
 def _branches(candidates: tuple[tuple[int, ...], ...]) -> _Branches:
+    import torch
+
     ends = set(candidates)
     child: list[int] = []
     first: list[int] = []

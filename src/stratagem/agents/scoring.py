@@ -24,11 +24,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from stratagem.agents.branches import branch_logprobs
 from stratagem.agents.language import Decision, Recovery
@@ -36,6 +34,9 @@ from stratagem.agents.prompts import PromptTemplate, load_template
 from stratagem.errors import ConfigError, GameError
 from stratagem.models.base import Completion, LabelLogprobs, TokenRow
 from stratagem.types import Finish
+
+if TYPE_CHECKING:  # a recipe is checked without loading torch
+    from torch import Tensor
 
 __all__ = [
     "Choice",
@@ -108,6 +109,8 @@ def action_logprobs(
     Returns:
         [actions] log-probabilities.
     """
+    import torch
+
     sums = torch.stack([part.sum() for part in torch.split(logprobs, list(lengths))])
     scores = sums / torch.tensor(sizes, dtype=sums.dtype, device=sums.device)
     return torch.log_softmax(scores / temperature, dim=0)
@@ -270,6 +273,8 @@ class ScoringAgent:
         Raises:
             GameError: ``choice="token"`` and an action is the beginning of another.
         """
+        import torch
+
         lengths = [len(part) for part in parts]
         temperature = self.temperature or 1.0  # greedy play records the policy of temperature 1
         # Sums of many tokens: float64, so that they do not add rounding of their own.
@@ -312,14 +317,16 @@ class ScoringAgent:
                 future.set_result(answers[start : start + len(rows)])
                 start += len(rows)
 
-    @torch.no_grad()
     def score_rows(self, rows: Sequence[TokenRow]) -> list[Tensor]:
         """Return [tokens] float32 log-probabilities of each row's completion, on the CPU; equal rows cost once."""
+        import torch
+
         distinct = list(dict.fromkeys((tuple(prompt), tuple(ids)) for prompt, ids in rows))
         found: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
         for part in self.model.split(distinct, self.max_tokens):
             some = [distinct[number] for number in part]
-            flat = self.model.logprobs(some).logprobs.cpu()
+            with torch.no_grad():
+                flat = self.model.logprobs(some).logprobs.cpu()
             found.update(zip(some, torch.split(flat, [len(ids) for _, ids in some]), strict=True))
         return [found[tuple(prompt), tuple(ids)] for prompt, ids in rows]
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from stratagem.agents.base import Policy
 from stratagem.agents.history import HistoryAgent, HistoryEpisode
@@ -210,6 +209,8 @@ def warm_start(
         opponents: who plays seats 1, 2, ...
         excluded_starts: state keys at which no demonstration may start.
     """
+    import torch  # here: a recipe is checked without it
+
     model: TrainableModel = agent.model  # type: ignore[assignment]
     episodes = demonstrations(agent, make_game, config, seed=seed, opponents=opponents, excluded_starts=excluded_starts)
     parameters = list(model.named_parameters().values())

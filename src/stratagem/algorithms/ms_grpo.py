@@ -151,6 +151,8 @@ class Learner:
         adaptive = config.adaptive_temperature
         self.thermostat = None if adaptive is None else Thermostat(adaptive)
         self.average = WeightAverage(model, config.average_decay) if config.average_decay else None
+        self.on_update: Callable[[float], None] | None = None
+        """Told the share of an update that is done, after each pass (progress)."""
         if config.kl_coef > 0:
             model.keep_reference()
 
@@ -168,12 +170,19 @@ class Learner:
         return config.learning_rate * factor
 
     def step(
-        self, samples: Sequence[Sample], num_groups: float, temperature: float, trust: Trust | None = None
+        self,
+        samples: Sequence[Sample],
+        num_groups: float,
+        temperature: float,
+        trust: Trust | None = None,
+        *,
+        place: tuple[int, int] = (0, 1),
     ) -> dict[str, float]:
         """Make one step of ascent on the samples of ``num_groups`` groups and return its metrics.
 
         Micro-batches add up to exactly the gradient of the whole. Without ``trust`` a step is judged on its own samples
-        and may go the whole way to ``max_kl``.
+        and may go the whole way to ``max_kl``. ``place`` says which step of how many of an update it is, for
+        :attr:`on_update` alone.
         """
         config = self.config
         trust = trust or Trust(tuple(samples))
@@ -181,7 +190,8 @@ class Learner:
         rows = [(sample.prompt_ids, sample.completion_ids) for sample in samples]
         sums = {"loss": 0.0, "kl": 0.0, "entropy": 0.0, "clipped": 0.0, "ratio_gap": 0.0, "approx_kl": 0.0}
         computed = seen = num_tokens = 0
-        for part in self.model.split(rows, config.max_tokens_per_pass):
+        parts = self.model.split(rows, config.max_tokens_per_pass)
+        for number, part in enumerate(parts, start=1):
             batch = self.model.logprobs([rows[i] for i in part], temperature=temperature)
             old, advantages, weights = _token_tensors([samples[i] for i in part], batch.logprobs.device)
             weights = weights / num_groups
@@ -216,6 +226,8 @@ class Learner:
             computed += batch.num_computed
             seen += batch.num_seen
             num_tokens += len(old)
+            if self.on_update is not None:
+                self.on_update((place[0] + number / len(parts)) / place[1])
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), config.max_grad_norm)
         if not torch.isfinite(norm):
             raise FloatingPointError(
@@ -340,8 +352,9 @@ def update(learner: Learner, per_group: Sequence[GroupSamples], temperature: flo
         rng = generator(seed, "minibatch", learner.iteration, epoch)
         minibatches = make_minibatches(useful, config, rng)
         for samples, num_groups in minibatches:
-            trust = Trust(judged, (len(collected) + 1) / (config.num_epochs * len(minibatches)))
-            metrics = learner.step(samples, num_groups, temperature, trust)
+            num_steps = config.num_epochs * len(minibatches)
+            trust = Trust(judged, (len(collected) + 1) / num_steps)
+            metrics = learner.step(samples, num_groups, temperature, trust, place=(len(collected), num_steps))
             if not collected:
                 check_ratio_gap(learner.model, metrics["ratio_gap"], metrics["approx_kl"])
             collected.append(metrics)

@@ -99,7 +99,9 @@ class MSGRPOConfig:
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that cannot learn."""
-        if self.group_size < 2:
+        if self.group_size < 1:
+            raise ConfigError(f"group_size={self.group_size!r} plays no episode; set group_size >= 2.")
+        if self.group_size == 1:
             raise ConfigError(
                 f"group_size={self.group_size!r} gives zero advantage for every episode; set group_size >= 2."
             )
@@ -143,6 +145,12 @@ class MSGRPOConfig:
                 f"step_credit='matching' compares the actions of one state, and step_anchor={self.step_anchor!r} does "
                 "not; set step_anchor = 'state'."
             )
+        for name, off in (("step_target", "return"), ("step_credit", "normalised")):
+            if self.step_coef == 0 and getattr(self, name) != off:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} has no effect with step_coef=0, which gives no step-level credit; "
+                    f"set step_coef above 0, or {name} = {off!r}."
+                )
         if not 0 < self.step_gamma <= 1:
             raise ConfigError(f"step_gamma={self.step_gamma!r} is not in (0, 1]; use 1 for no discount.")
         if not 0 <= self.average_decay < 1:

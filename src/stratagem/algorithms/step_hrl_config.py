@@ -9,7 +9,7 @@ from typing import Literal
 from stratagem.algorithms.checks import check_at_least_one, check_max_steps, check_positive
 from stratagem.algorithms.schedule import Decay
 from stratagem.errors import ConfigError
-from stratagem.models.heads import HeadConfig
+from stratagem.models.head_config import HeadConfig
 
 __all__ = ["StepHRLConfig", "Variant"]
 

@@ -25,12 +25,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from stratagem.errors import ConfigError
 from stratagem.types import TrajectoryGroup
+
+if TYPE_CHECKING:  # a recipe is checked without loading torch
+    from torch import Tensor
 
 __all__ = ["AdaptiveTemperatureConfig", "Thermostat", "next_temperature", "sampled_entropy"]
 
@@ -145,6 +146,8 @@ class Thermostat:
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps: float64, NaN for what is not known yet."""
+        import torch
+
         known = {"temperature": self.temperature, "first_entropy": self.first_entropy}
         return {
             name: torch.tensor([math.nan if value is None else value], dtype=torch.float64)

@@ -39,7 +39,7 @@ from stratagem.seeding import derive_seed
 
 __all__ = ["DQNConfig", "DQNPolicy", "Progress", "load_policy", "save_policy", "train_dqn"]
 
-_NEEDS = "The DQN baseline needs stable-baselines3; install it with pip install 'stratagem[dqn]'."
+_NEEDS = "The DQN baseline needs stable-baselines3; run `pip install -e '.[dqn]'` in a clone of Stratagem."
 _FORMAT = 1
 
 

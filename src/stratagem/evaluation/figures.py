@@ -156,6 +156,11 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
+def _legend_below(figure: Any) -> None:
+    """Name everything under the axes, where no line runs through the words."""
+    figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, fontsize=_FONT - 2, frameon=False)
+
+
 def _draw_references(axes: Any, references: Sequence[Reference], near: Interval | None = None) -> None:
     """Draw levels; one that lies far outside ``near`` would flatten all else, so it is named in the legend only."""
     for index, reference in enumerate(references):
@@ -201,7 +206,7 @@ def learning_curve(
     span = max(drawn) - min(drawn) if drawn else 0.0
     _draw_references(axes, references, (min(drawn) - 2 * span, max(drawn) + 2 * span) if span > 0 else None)
     if len(curves) + len(references) > 1:
-        axes.legend(fontsize=_FONT - 1, frameon=False)
+        _legend_below(figure)
     return _save(figure, path)
 
 
@@ -246,7 +251,7 @@ def bars(
     axes.axhline(0.0, color="black", linewidth=0.8)
     _draw_references(axes, references)
     if len(series) + len(references) > 1:
-        axes.legend(fontsize=_FONT - 1, frameon=False)
+        _legend_below(figure)
     return _save(figure, path)
 
 

@@ -192,7 +192,7 @@ class EvaluationResult:
     optimum_mean: float | None = None
     """Mean of the best expected return of the same episodes."""
     share_of_optimum: float | None = None
-    """mean / optimum_mean where the optimum is positive."""
+    """mean / optimum_mean where the optimum is positive and the mean not negative."""
     gamma: float = 1.0
     """Discount of ``returns`` and of the optimum."""
 
@@ -249,7 +249,7 @@ class EvaluationResult:
             tokens_per_step=sum(t.num_tokens for t in played) / max(steps, 1),
             stop_reasons=dict(sorted(Counter(str(t.stop_reason) for t in trajectories).items())),
             optimum_mean=optimum,
-            share_of_optimum=average / optimum if optimum is not None and optimum > 0 else None,
+            share_of_optimum=average / optimum if optimum is not None and optimum > 0 and average >= 0 else None,
             gamma=panel.gamma,
         )
 

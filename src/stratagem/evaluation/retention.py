@@ -37,7 +37,7 @@ __all__ = ["DEFAULT_TASKS", "Change", "RetentionConfig", "Scores", "changes", "m
 DEFAULT_TASKS = ("arc_challenge", "hellaswag", "piqa", "mmlu")
 """Those of Wen et al. 2024 (arXiv:2405.15821)."""
 
-_NEEDS = "Retention needs lm_eval; install it with pip install 'stratagem[retention]'."
+_NEEDS = "Retention needs lm_eval; run `pip install -e '.[retention]'` in a clone of Stratagem."
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import rich.table
@@ -21,6 +21,7 @@ __all__ = [
     "format_share",
     "format_std",
     "results_table",
+    "share_note",
 ]
 
 _NONE = "-"
@@ -38,14 +39,22 @@ def format_interval(value: float, interval: Interval | None, *, signed: bool = F
 
 
 def format_share(share: float | None) -> str:
-    """Return a share as a percentage; below zero a size says nothing.
+    """Return a share as a percentage.
 
-    >>> format_share(0.5), format_share(-10.0), format_share(None)
-    ('50.0%', 'below 0', '-')
+    >>> format_share(0.5), format_share(None)
+    ('50.0%', '-')
     """
-    if share is None:
-        return _NONE
-    return "below 0" if share < 0 else f"{share:.1%}"
+    return _NONE if share is None else f"{share:.1%}"
+
+
+def share_note(shares: Iterable[float | None]) -> str | None:
+    """Return a footnote where a share of the optimum is above 100%, which looks like a mistake and is none.
+
+    >>> share_note([0.5, 1.0, None])
+    """
+    if all(share is None or round(share, 3) <= 1 for share in shares):
+        return None
+    return "Above 100% of the optimum: that is what perfect play gets on average, and here chance was kinder."
 
 
 def format_endings(stop_reasons: Mapping[str, int]) -> str:

@@ -79,7 +79,7 @@ def _find_jars() -> str:
     if importlib.util.find_spec("scienceworld") is None:
         raise ConfigError(
             "ScienceWorld needs the package scienceworld, which is not installed; run "
-            "`pip install 'stratagem[scienceworld]'`."
+            "`pip install -e '.[scienceworld]'` in a clone of Stratagem."
         )
     from py4j.java_gateway import find_jar_path
     from scienceworld.constants import JAR_PATH

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from torch import Tensor
-from torch.nn import Parameter
 
 from stratagem.errors import ConfigError
 from stratagem.types import Finish
+
+if TYPE_CHECKING:  # a recipe is checked without loading torch
+    from torch import Tensor
+    from torch.nn import Parameter
 
 __all__ = [
     "Completion",

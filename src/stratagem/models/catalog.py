@@ -124,6 +124,8 @@ class EmbeddedModel:
     sha256: str
     license: str
     parameters: str
+    layer_parameters: int | None = None
+    """Of each of its layers."""
 
 
 EMBEDDED: dict[str, EmbeddedModel] = {
@@ -134,6 +136,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
         parameters="135M",
+        layer_parameters=3_540_096,
     ),
 }
 TINY = "tiny"

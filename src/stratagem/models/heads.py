@@ -6,7 +6,7 @@ the default. What the state belongs to decides what the head means: before the f
 value of the prompt, before token j that of the prompt and the j - 1 tokens so far. The value *after* a completion is
 read off a row with one token more, which is then not trained.
 
-Where the states come from is the :data:`Trunk`:
+Where the states come from is the :data:`stratagem.models.head_config.Trunk`:
 
 - ``shared``: the trained model, and the value loss changes it too;
 - ``detached``: the trained model, which the value loss does not touch;
@@ -22,37 +22,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from stratagem.errors import ConfigError
 from stratagem.models.base import CriticModel, LabelHidden, TokenRow
+from stratagem.models.head_config import HeadConfig, Trunk
 
 __all__ = ["HeadConfig", "Heads", "Trunk", "check_trunk", "trunk_states"]
-
-Trunk = Literal["shared", "detached", "base"]
-"""Whose hidden states the heads read."""
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """Settings of the heads on a model."""
-
-    trunk: Trunk = "detached"
-    """The trained model with ("shared") or without ("detached") the value loss's gradient, or the model without its
-    adapter ("base"), as the papers do with LoRA."""
-    layers: tuple[int, ...] = (1024, 512)
-    """Widths between the hidden state and the value; the papers' 1024 and 512. Empty is a linear head."""
-    seed: int = 0
-    """Of the random start of the inner layers."""
-
-    def __post_init__(self) -> None:
-        """Refuse layers that hold nothing."""
-        if any(width < 1 for width in self.layers):
-            raise ConfigError(f"layers={list(self.layers)!r} has a width below 1; use widths of 1 or more.")
 
 
 class Heads:

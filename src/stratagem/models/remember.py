@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from stratagem.models.base import LabelLogprobs, TokenRow, TrainableModel
+
+if TYPE_CHECKING:  # a recipe is checked without loading torch
+    from torch import Tensor
 
 __all__ = ["RememberedScores", "VersionedModel"]
 
@@ -55,15 +55,17 @@ class RememberedScores:
             self._version = self.model.version
         return self._known
 
-    @torch.no_grad()
     def logprobs(self, rows: Sequence[TokenRow], *, temperature: float = 1.0) -> LabelLogprobs:
         """Return log-probabilities at temperature 1; rows that are not known share one pass."""
+        import torch
+
         assert temperature == 1.0, "scores are those of the model itself"
         known = self._current()
         new = [row for row in dict.fromkeys(map(_key, rows)) if row not in known]
         computed = seen = 0
         if new:
-            batch = self.model.logprobs(new)
+            with torch.no_grad():
+                batch = self.model.logprobs(new)
             lengths = [len(completion) for _, completion in new]
             parts = (torch.split(x.cpu(), lengths) for x in (batch.logprobs, batch.entropy))
             known.update(zip(new, zip(*parts, strict=True), strict=True))

@@ -150,6 +150,7 @@ def _markdown(run: RunData, context: dict[str, Any]) -> str:
         )
         headers = ("When", "Return [95%]", "Std", "Success", "Of optimum", "Invalid", "Steps", "Episodes", "Ended by")
         lines += [f"## {_plain(panel['name'])}", Table(headers, cells).markdown()]
+        lines += [panel["note"]] if panel["note"] is not None else []
     rows = run.metrics.rows()
     curves = []
     for _, charts in GROUPS:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from stratagem.evaluation.tables import format_endings
+from stratagem.evaluation.tables import format_endings, share_note
 from stratagem.page.advice import warnings_of
 from stratagem.page.charts import Series, line_chart, stack_chart
 from stratagem.page.curves import GROUPS, Chart, other_charts, run_series, value
@@ -150,7 +150,8 @@ def panel_rows(run: RunData) -> list[dict[str, Any]]:
             for tag, result in entries
         ]
         chart = line_chart([curve], label=f"Return on {panel}", width=480) if len(points) > 1 else None
-        found.append({"name": panel, "rows": rows, "chart": chart})
+        note = share_note(number(result.get("share_of_optimum")) for _, result in entries)
+        found.append({"name": panel, "rows": rows, "chart": chart, "note": note})
     return found
 
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
+from stratagem.evaluation.tables import share_note
 from stratagem.page.charts import Bar, interval_chart, line_chart
 from stratagem.page.curves import COMPARED, compared_series, same_settings, value
 from stratagem.page.data import Library, RunData, flatten, number
@@ -157,6 +158,7 @@ def _panels(runs: list[RunData], colours: dict[str, int]) -> list[dict[str, Any]
                 "chart": interval_chart(bars, label=f"Return on {panel}"),
                 "rows": rows,
                 "unfinished": any(tag != "final" for _, tag, _ in entries),
+                "note": share_note(number(result.get("share_of_optimum")) for _, _, result in entries),
             }
         )
     return panels

@@ -61,16 +61,15 @@ def consistency_arms(recipe: Recipe) -> list[Arm]:
     arms = [
         (recipe, "reference"),
         (
-            (change("step_off", step_coef=0.0), "without step-level credit")
+            (
+                change("step_off", step_coef=0.0, step_target="return", step_credit="normalised"),
+                "without step-level credit",
+            )
             if algorithm.step_coef > 0
             else (change("step_on", step_coef=1.0), "step-level credit")
         ),
         *_targets(change, algorithm),
-        (
-            (change("normalised", step_credit="normalised"), "step-level credit normalised")
-            if algorithm.step_credit == "matching"
-            else (change("matching", step_credit="matching"), "step-level credit that comes to rest")
-        ),
+        *_credits(change, algorithm),
         (change("leave_one_out", baseline="leave_one_out"), "leave-one-out baseline"),
         (
             (change("fixed", dynamic_groups=0), "without dynamic groups")
@@ -119,6 +118,15 @@ def _targets(change: Callable[..., Recipe], algorithm: MSGRPOConfig) -> list[tup
         for name, title in titles.items()
         if name != algorithm.step_target
     ]
+
+
+def _credits(change: Callable[..., Recipe], algorithm: MSGRPOConfig) -> list[tuple[Recipe, str]]:
+    """Return the arm with the other kind of step-level credit, for a recipe with such credit."""
+    if algorithm.step_coef == 0:
+        return []
+    if algorithm.step_credit == "matching":
+        return [(change("normalised", step_credit="normalised"), "step-level credit normalised")]
+    return [(change("matching", step_credit="matching"), "step-level credit that comes to rest")]
 
 
 def _wordings(template: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ def _tasks(findings: Findings, folder: Path) -> str:
                     spread_text(first),
                     spread_text(last),
                     "-" if best is None else f"{best:.3f}",
-                    format_share(mean(shares) if shares else None),
+                    format_share(mean(shares) if len(shares) == len(done) > 0 else None),
                     format_share(mean(successes) if successes else None),
                     minutes_text(done),
                     str(len(done)),
@@ -227,7 +227,7 @@ def _ablations(findings: Findings, folder: Path) -> str:
                 f"{algorithm.gamma_a:g}",
                 inside,
                 spread_text(last),
-                format_share(mean(shares) if shares else None),
+                format_share(mean(shares) if len(shares) == len(done) > 0 else None),
                 str(len(done)),
             )
         )

@@ -28,6 +28,7 @@ import re
 import secrets
 import shutil
 import tomllib
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,7 +42,7 @@ from stratagem.files import (
     publish_folder,
 )
 from stratagem.runs.metrics import truncate_metrics
-from stratagem.runs.provenance import collect_provenance
+from stratagem.runs.provenance import collect_provenance, own_games
 
 __all__ = [
     "RunFolder",
@@ -141,7 +142,8 @@ class RunFolder:
             for folder in _FOLDERS:
                 (temporary / folder).mkdir()
             atomic_write_text(temporary / "recipe.toml", recipe_text)
-            atomic_write_json(temporary / "provenance.json", {**collect_provenance(seed), "resumes": []})
+            provenance = {**collect_provenance(seed), "own_games": own_games(table), "resumes": []}
+            atomic_write_json(temporary / "provenance.json", provenance)
             atomic_write_text(temporary / "metrics.jsonl", "")
             lock = _take_lock(temporary / ".lock", name or "new")
             path = _publish_run(temporary, root, name, f"{table.get('name', 'run')}-{seed}")
@@ -168,7 +170,7 @@ class RunFolder:
                 )
             for folder in _FOLDERS:  # deleted by hand, or lost in a copy that leaves out empty folders
                 (run.path / folder).mkdir(exist_ok=True)
-            _note_resume(run.provenance_file, seed)
+            _note_resume(run.provenance_file, seed, own_games(table))
         except BaseException:
             os.close(lock)
             raise
@@ -286,14 +288,28 @@ def _take_lock(path: Path, name: str) -> int:
     return descriptor
 
 
-def _note_resume(path: Path, seed: int) -> None:
+def _note_resume(path: Path, seed: int, games: dict[str, dict[str, str]]) -> None:
+    """Add a resume to the provenance, and say where the code of a game is not what the run began with.
+
+    Warns:
+        RuntimeWarning: it is another; not an error, since a comment may have been changed.
+    """
     try:
         provenance = json.loads(path.read_text(encoding="utf-8"))
-        provenance["resumes"].append(collect_provenance(seed))
+        provenance["resumes"].append({**collect_provenance(seed), "own_games": games})
+        first = {name: code["sha256"] for name, code in provenance.get("own_games", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{str(path)!r} is damaged ({type(error).__name__}: {error}); restore it from a copy, or write "
             '{"resumes": []} into it to go on without what it said.'
         ) from error
+    for name, code in games.items():
+        if first.get(name, code["sha256"]) != code["sha256"]:
+            warnings.warn(
+                f"The code of game {name!r} ({code['file']}) was changed since run {path.parent.name!r} began; what is "
+                "trained and evaluated from here on may be another game.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     atomic_write_json(path, provenance)
     fsync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""A run as pandas tables. pandas is imported when a table is asked for; it is in ``stratagem[pandas]``."""
+"""A run as pandas tables. pandas is imported when a table is asked for; it is the extra ``pandas``."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def _pandas() -> Any:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise ConfigError("Tables need pandas; install `pip install 'stratagem[pandas]'`.") from error
+        raise ConfigError("Tables need pandas; run `pip install -e '.[pandas]'` in a clone of Stratagem.") from error
     return pandas

@@ -5,6 +5,8 @@ The numbers are upper bounds and rough guesses, and are called so.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from stratagem.models.catalog import EMBEDDED, TINY
 from stratagem.recipe import Recipe
 from stratagem.runs.experiment import panel_names, panel_params
 
-__all__ = ["ADAPTER_SHARE", "Plan", "make_plan", "parameter_count"]
+__all__ = ["ADAPTER_SHARE", "Plan", "layer_parameters", "make_plan", "parameter_count"]
 
 _CHARACTERS_PER_TOKEN = 4.0
 """English text with a common tokenizer; the tiny model has a token for each character."""
@@ -39,7 +41,8 @@ class Plan:
     decisions: int
     """All steps of all episodes."""
     disk_gib: float | None
-    """Checkpoints, reference and model; None where the size of the model is not known. Trajectories are left out."""
+    """The most that checkpoints, reference and model take at once; None where the size of the model is not known.
+    Trajectories are left out, and so are the weights that training begins with, which all runs share."""
 
     @property
     def work(self) -> tuple[int, str]:
@@ -56,7 +59,7 @@ class Plan:
             f"evaluation  {self.evaluations} times, {self.evaluation_episodes:,} episodes in all",
             f"tokens      about {self.prompt_tokens:,} in a prompt, most of them shared between prompts; at most "
             f"{most}",
-            f"disk        {disk} for checkpoints and model, and trajectories besides",
+            f"disk        {disk} for checkpoints and model, and some MiB for trajectories",
         ]
 
 
@@ -78,6 +81,20 @@ def parameter_count(name: str) -> float | None:
         return sum(path.stat().st_size for path in Path(name).glob("*.safetensors")) / 4 or None
     match = re.search(r"(\d+(?:\.\d+)?)\s*([BbMm])(?![A-Za-z])", name)
     return None if match is None else float(match[1]) * (1e9 if match[2] in "Bb" else 1e6)
+
+
+def layer_parameters(name: str) -> float | None:
+    """Return how many parameters one layer of a model has, by its catalog entry or its files; None if nothing says."""
+    if name == TINY:
+        return 9_280.0
+    if name in EMBEDDED:
+        return EMBEDDED[name].layer_parameters
+    found = 0
+    for path in Path(name).glob("*.safetensors"):
+        with path.open("rb") as file:  # a length in eight bytes, then that many bytes of JSON
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        found += sum(math.prod(tensor["shape"]) for key, tensor in header.items() if ".layers.0." in key)
+    return float(found) or None
 
 
 def make_plan(recipe: Recipe) -> Plan:
@@ -123,12 +140,16 @@ def _disk(recipe: Recipe) -> float | None:
     count = parameter_count(recipe.model.name)
     if count is None:
         return None
-    size = count * _BYTES[recipe.model.dtype]
+    trained = count
+    if recipe.model.trainable_layers is not None:
+        of_layer = layer_parameters(recipe.model.name)
+        trained = count if of_layer is None else min(count, recipe.model.trainable_layers * of_layer)
     if recipe.model.lora is not None:
-        size *= ADAPTER_SHARE
-    # A checkpoint is weights, Adam's two moments and the average where there is one; while one is written the old ones
-    # are still there.
-    copies = 4 if getattr(recipe.algorithm, "average_decay", 0.0) > 0 else 3
-    checkpoints = copies * size * (recipe.run.keep_checkpoints + 1)
-    reference = size if getattr(recipe.algorithm, "kl_coef", 0.0) > 0 else 0.0
-    return (checkpoints + reference + size) / 2**30
+        count *= ADAPTER_SHARE
+        trained = count
+    # A checkpoint is what trains, Adam's two moments of it and the average where there is one.
+    checkpoint = trained * (4 if getattr(recipe.algorithm, "average_decay", 0.0) > 0 else 3)
+    reference = trained if getattr(recipe.algorithm, "kl_coef", 0.0) > 0 else 0.0
+    # The old checkpoints are still there while one more, or at the end the model, is written.
+    most = checkpoint * recipe.run.keep_checkpoints + max(checkpoint, count) + reference
+    return most * _BYTES[recipe.model.dtype] / 2**30

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import inspect
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["collect_provenance"]
+from stratagem.errors import ConfigError
+from stratagem.games import game_class
+
+__all__ = ["collect_provenance", "own_games"]
 
 _PACKAGES = ("stratagem", "torch", "transformers", "peft", "accelerate", "numpy", "gymnasium", "pyarrow", "safetensors")
 
@@ -37,6 +43,30 @@ def collect_provenance(seed: int) -> dict[str, Any]:
             "gpus": _gpus(),
         },
     }
+
+
+def own_games(recipe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return file and SHA-256 of the code of each game of a recipe that is no part of this package.
+
+    Only the file that holds the class is looked at, not what it imports.
+
+    Args:
+        recipe: as a table; a game of another package is ``package.module:Class``.
+    """
+    game, evaluation = recipe.get("game", {}), recipe.get("evaluation", {})
+    names = [game.get("name", ""), *game.get("mix", ()), *evaluation.get("panels", ())]
+    found = {}
+    for name in dict.fromkeys(names):
+        if ":" not in name or name.startswith("stratagem."):
+            continue
+        try:
+            path = inspect.getsourcefile(game_class(name))
+        except (ConfigError, TypeError):  # a name that is refused elsewhere; a class without a file
+            continue
+        if path is not None and Path(path).is_file():
+            digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            found[name] = {"file": str(Path(path).absolute()), "sha256": digest}
+    return found
 
 
 def _version(package: str) -> str | None:

@@ -119,9 +119,9 @@ def _numbers(result: EvaluationResult) -> dict[str, Any]:
 
 
 def _improvement(evaluations: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
-    """Return final minus each earlier evaluation, episode by episode."""
+    """Return final minus each earlier evaluation, episode by episode; first what training itself changed."""
     found = []
-    for tag in ("start", "warm_start"):
+    for tag in ("warm_start", "start"):
         if tag not in evaluations or "final" not in evaluations:
             continue
         for before, after in zip(evaluations[tag].results, evaluations["final"].results, strict=True):
