@@ -19,8 +19,10 @@ help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 demo: $(INSTALLED) ## Train the demo on this machine's CPU and show what it made
+	@touch $(VENV)/.demo
 	$(BIN)/stratagem train frozen_lake_demo $(ARGS)
-	@run=$$(ls -td runs/*/ | head -n 1); echo; echo "Made in $$run"; (cd "$$run" && find . -type f ! -name '.*' | sort | sed 's/^/  /')
+	@run=$$(ls -td runs/*/ 2>/dev/null | head -n 1); if [ "$$run" -nt $(VENV)/.demo ]; then \
+		echo; echo "Made in $$run"; cd "$$run" && find . -type f ! -name '.*' | sort | sed 's/^/  /'; fi
 
 test: $(INSTALLED) ## Run all tests
 	$(BIN)/python -m pytest

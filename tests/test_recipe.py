@@ -60,6 +60,16 @@ def test_the_resolved_recipe_is_a_recipe(lake: Path, tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "recipe.toml") == recipe
 
 
+def test_a_run_is_read_though_its_recipe_set_what_has_no_effect(lake: Path) -> None:
+    lake.write_text(lake.read_text() + 'step_coef = 0.0\nstep_target = "best"\nstep_credit = "matching"\n')
+    with pytest.raises(ConfigError, match=r"^In \[algorithm\]: step_target='best' has no effect with step_coef=0,"):
+        load_recipe(lake)
+    algorithm = load_recipe(lake, of_run=True).algorithm
+    assert (algorithm.step_target, algorithm.step_credit) == ("return", "normalised")
+    used = load_recipe(lake, ["algorithm.step_coef=1.0", "algorithm.step_target=best"], of_run=True).algorithm
+    assert used.step_target == "best"
+
+
 def test_optional_parts_are_off_until_a_table_names_them(lake: Path) -> None:
     assert load_recipe("lake").warm_start is None
     warm_start = load_recipe("lake", ["warm_start.num_steps=7"]).warm_start

@@ -25,7 +25,7 @@ def logprobs(arguments: argparse.Namespace) -> int:
     if arguments.limit is not None and arguments.limit < 1:
         raise ConfigError(f"--limit {arguments.limit} leaves no episode; set it to 1 or more.")
     run = find_run(arguments.run, arguments.runs_dir)
-    recipe = load_recipe(run.recipe_file)
+    recipe = load_recipe(run.recipe_file, of_run=True)
     if arguments.device is not None:
         recipe = replace(recipe, model=replace(recipe.model, device=arguments.device))
     iterations = parse_iterations(arguments.iterations, run)

@@ -112,7 +112,7 @@ def find_contestant(who: str, arguments: argparse.Namespace) -> Contestant:
     where = {name: value for name in ("device", "dtype") if (value := getattr(arguments, name)) is not None}
     if (Path(who) / "recipe.toml").is_file() or (Path(arguments.runs_dir) / who / "recipe.toml").is_file():
         run = find_run(who, arguments.runs_dir)
-        recipe = load_recipe(run.recipe_file)
+        recipe = load_recipe(run.recipe_file, of_run=True)
         own = recipe.agent
         recipe = replace(recipe, agent=_chosen(arguments, own))
         told = {item.partition("=")[0].strip() for item in arguments.agent_settings} | changes.keys()

@@ -71,7 +71,7 @@ def _find(who: str, runs_dir: str) -> tuple[str, str, str | None]:
                 f"Run {run.name!r} is not finished, so it holds no model; write that of its newest checkpoint with "
                 f"`stratagem export {run.name} --to DIR --merged` and name DIR, with --against for the model before."
             )
-        return run.name, str(model), load_recipe(run.recipe_file).model.name
+        return run.name, str(model), load_recipe(run.recipe_file, of_run=True).model.name
     try:
         check_model_name(who)
     except UnknownNameError:

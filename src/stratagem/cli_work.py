@@ -96,7 +96,7 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
         return load_recipe(arguments.recipe, overrides)
     if not arguments.resume or arguments.name is None:
         raise ConfigError("RECIPE is missing; name one, or continue a run with --name NAME --resume.")
-    return load_recipe(find_run(arguments.name, arguments.runs_dir).recipe_file, overrides)
+    return load_recipe(find_run(arguments.name, arguments.runs_dir).recipe_file, overrides, of_run=True)
 
 
 def _resume_hint(folder: RunFolder, arguments: argparse.Namespace) -> str:
@@ -280,7 +280,7 @@ def _prompts(step: Step) -> list[tuple[int, ...]]:
 def export(arguments: argparse.Namespace) -> int:
     """Write a run's model as a folder."""
     run = find_run(arguments.run, arguments.runs_dir)
-    recipe = load_recipe(run.recipe_file)
+    recipe = load_recipe(run.recipe_file, of_run=True)
     target = Path(arguments.to)
     if target.exists():
         raise RunError(f"--to {str(target)!r} exists; name a new folder.")

@@ -20,7 +20,7 @@ from stratagem.agents.reflexion import ReflexionConfig
 from stratagem.agents.scoring import ScoringConfig
 from stratagem.algorithms.bc import WarmStartConfig
 from stratagem.algorithms.eto_config import ETOConfig
-from stratagem.algorithms.ms_grpo_config import MSGRPOConfig
+from stratagem.algorithms.ms_grpo_config import MSGRPOConfig, without_idle_settings
 from stratagem.algorithms.poad_config import POADConfig
 from stratagem.algorithms.step_hrl_config import StepHRLConfig
 from stratagem.config import apply_overrides, dump_toml, load_dataclass, to_table
@@ -198,12 +198,13 @@ def find_recipe(name_or_path: str | Path) -> Path:
     return recipes[str(path)]
 
 
-def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = (), *, of_run: bool = False) -> Recipe:
     """Find, read and check a recipe.
 
     Args:
         name_or_path: see :func:`find_recipe`.
         overrides: ``a.b=value`` items, applied in order.
+        of_run: it is the recipe of a run, where settings without effect are passed over.
 
     Raises:
         ConfigError: the file is missing or not TOML, or a key or value in it is wrong.
@@ -214,4 +215,6 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"Recipe {str(path)!r} is not valid TOML: {error}. Correct that place in the file.") from None
     table.setdefault("name", path.stem)
+    if of_run:
+        table = without_idle_settings(table)
     return load_dataclass(Recipe, apply_overrides(table, overrides))

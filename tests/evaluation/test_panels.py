@@ -198,3 +198,9 @@ def test_a_result_survives_json() -> None:
     )
     assert EvaluationResult.from_json(result.to_json()) == result
     assert json.loads(result.to_json())["panel_hash"] == PANEL.hash
+
+
+def test_a_file_with_a_negative_share_is_read_as_one_without() -> None:
+    result = EvaluationResult.from_trajectories(PANEL, [episode(seed, good(-1.0)) for seed in PANEL.seeds])
+    older = dataclasses.replace(result, share_of_optimum=-10.0)
+    assert EvaluationResult.from_json(older.to_json()) == result

@@ -17,7 +17,7 @@ import pytest
 from stratagem.errors import RunError, UnknownNameError
 from stratagem.page.advice import warnings_of
 from stratagem.page.curves import GROUPS, compared_series, run_series, same_settings, value
-from stratagem.page.data import Library, MetricsReader, RunData
+from stratagem.page.data import Library, MetricsReader, RunData, share_of_optimum
 from stratagem.page.store import Store
 from stratagem.runs.metrics import MetricsLog, truncate_metrics
 
@@ -229,3 +229,9 @@ def test_the_run_of_the_benchmark_is_one(tmp_path: Path) -> None:
     data = RunData(tmp_path / "long", "long")
     assert (data.iteration, data.total_iterations, data.problems) == (3, 3, [])
     assert [(row.iteration, len(data.store.index(row.iteration))) for row in data.store.index(3)[:1]] == [(3, 20)]
+
+
+def test_a_negative_share_of_an_older_run_is_not_shown() -> None:
+    assert share_of_optimum({"share_of_optimum": -10.0}) is None
+    assert share_of_optimum({"share_of_optimum": 0.0}) == 0.0
+    assert share_of_optimum({}) is None

@@ -5,11 +5,13 @@ import json
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from stratagem.errors import RunError
+from stratagem.games.frozen_lake import FrozenLake
 from stratagem.runs.folder import RunFolder, list_runs
 from stratagem.runs.metrics import MetricsLog, read_metrics
 from stratagem.runs.provenance import own_games
@@ -94,6 +96,34 @@ def test_changed_code_of_a_game_of_ones_own_is_told_at_resume(tmp_path: Path, mo
 
 def test_a_game_of_the_package_has_its_commit_and_no_hash() -> None:
     assert own_games({"game": {"name": "stratagem.games.snake:Snake", "mix": ["nowhere_at_all:Game", "snake"]}}) == {}
+
+
+def test_a_game_whose_code_is_in_no_file_has_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "puddle_of_mine.py"
+    code.write_text(OWN_GAME.replace("Pond", "Puddle"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert list(own_games({"game": {"name": "puddle_of_mine:Puddle"}})) == ["puddle_of_mine:Puddle"]
+    code.unlink()
+    assert own_games({"game": {"name": "puddle_of_mine:Puddle"}}) == {}
+
+    class Typed(FrozenLake):
+        name = "typed"
+
+    Typed.__module__ = "__main__"  # as in a notebook, whose module has no file
+    notebook = types.ModuleType("__main__")
+    notebook.Typed = Typed  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    assert own_games({"game": {"name": "__main__:Typed"}}) == {}
+
+
+def test_a_run_that_is_older_than_a_refusal_of_its_idle_settings_is_resumed(tmp_path: Path) -> None:
+    recipe = 'name = "lake"\n\n[algorithm]\nname = "ms_grpo"\nstep_coef = 0.0\nstep_target = "{}"\n'
+    RunFolder.create(tmp_path, "first", recipe.format("best")).close()
+    RunFolder.create(tmp_path, "first", recipe.format("return"), resume=True).close()
+    used = recipe.replace("0.0", "1.0")  # with an effect they are two recipes
+    RunFolder.create(tmp_path, "second", used.format("best")).close()
+    with pytest.raises(RunError, match=r"different: algorithm\.step_target \('best' -> 'return'\)"):
+        RunFolder.create(tmp_path, "second", used.format("return"), resume=True)
 
 
 def test_resume_with_another_recipe_names_the_keys_that_differ(tmp_path: Path) -> None:

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from stratagem.algorithms.advantages import Baseline
 from stratagem.algorithms.schedule import Decay
 from stratagem.algorithms.temperature import AdaptiveTemperatureConfig
 from stratagem.errors import ConfigError
 
-__all__ = ["MSGRPOConfig"]
+__all__ = ["MSGRPOConfig", "without_idle_settings"]
+
+_STEP_LEVEL = {"step_target": "return", "step_credit": "normalised"}
+"""Setting without effect where ``step_coef`` is 0 -> its value there."""
+
+
+def without_idle_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a run, as a table, with nothing set that has no effect.
+
+    A recipe that sets it is refused, but a run may be older than the refusal, and is the same run without it.
+
+    >>> without_idle_settings({"algorithm": {"name": "ms_grpo", "step_coef": 0.0, "step_target": "best"}})
+    {'algorithm': {'name': 'ms_grpo', 'step_coef': 0.0, 'step_target': 'return'}}
+    """
+    found, algorithm = dict(recipe), recipe.get("algorithm")
+    if isinstance(algorithm, Mapping) and algorithm.get("name") == "ms_grpo" and algorithm.get("step_coef") == 0:
+        found["algorithm"] = {key: _STEP_LEVEL.get(key, value) for key, value in algorithm.items()}
+    return found
 
 
 @dataclass(frozen=True)
@@ -145,7 +163,7 @@ class MSGRPOConfig:
                 f"step_credit='matching' compares the actions of one state, and step_anchor={self.step_anchor!r} does "
                 "not; set step_anchor = 'state'."
             )
-        for name, off in (("step_target", "return"), ("step_credit", "normalised")):
+        for name, off in _STEP_LEVEL.items():
             if self.step_coef == 0 and getattr(self, name) != off:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} has no effect with step_coef=0, which gives no step-level credit; "

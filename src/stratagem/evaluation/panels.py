@@ -264,4 +264,7 @@ class EvaluationResult:
         for key in ("returns", "seeds", "interval", "success_interval"):
             if data[key] is not None:
                 data[key] = tuple(data[key])
+        share = data.get("share_of_optimum")
+        if share is not None and share < 0:  # a file that is older than the rule above
+            data["share_of_optimum"] = None
         return cls(**data)

@@ -10,14 +10,14 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stratagem.errors import RunError, UnknownNameError
 from stratagem.page.store import Store
 
-__all__ = ["Library", "MetricsReader", "RunData", "flatten", "number"]
+__all__ = ["Library", "MetricsReader", "RunData", "flatten", "number", "share_of_optimum"]
 
 
 class MetricsReader:
@@ -248,6 +248,12 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
+
+
+def share_of_optimum(result: Mapping[str, Any]) -> float | None:
+    """Return the share of an evaluation; None where there is none, or its file is older and says a negative one."""
+    share = number(result.get("share_of_optimum"))
+    return None if share is None or share < 0 else share
 
 
 def _folders(path: Path) -> list[Path]:

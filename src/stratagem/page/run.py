@@ -13,7 +13,7 @@ from stratagem.evaluation.tables import format_endings, share_note
 from stratagem.page.advice import warnings_of
 from stratagem.page.charts import Series, line_chart, stack_chart
 from stratagem.page.curves import GROUPS, Chart, other_charts, run_series, value
-from stratagem.page.data import Library, RunData, flatten, number
+from stratagem.page.data import Library, RunData, flatten, number, share_of_optimum
 from stratagem.page.runs import SMOOTHING, interval_of, run_url, window_of
 
 __all__ = ["chart_groups", "facts", "panel_rows", "show", "stop_reasons", "versions"]
@@ -141,7 +141,7 @@ def panel_rows(run: RunData) -> list[dict[str, Any]]:
                 "interval": interval_of(result),
                 "std": number(result.get("std")),
                 "success": number(result.get("success_rate")),
-                "optimum": number(result.get("share_of_optimum")),
+                "optimum": share_of_optimum(result),
                 "invalid": number(result.get("invalid_action_rate")),
                 "steps": number(result.get("mean_episode_length")),
                 "count": result.get("num_episodes"),
@@ -150,7 +150,7 @@ def panel_rows(run: RunData) -> list[dict[str, Any]]:
             for tag, result in entries
         ]
         chart = line_chart([curve], label=f"Return on {panel}", width=480) if len(points) > 1 else None
-        note = share_note(number(result.get("share_of_optimum")) for _, result in entries)
+        note = share_note(share_of_optimum(result) for _, result in entries)
         found.append({"name": panel, "rows": rows, "chart": chart, "note": note})
     return found
 

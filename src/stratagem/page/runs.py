@@ -10,7 +10,7 @@ from starlette.requests import Request
 from stratagem.evaluation.tables import share_note
 from stratagem.page.charts import Bar, interval_chart, line_chart
 from stratagem.page.curves import COMPARED, compared_series, same_settings, value
-from stratagem.page.data import Library, RunData, flatten, number
+from stratagem.page.data import Library, RunData, flatten, number, share_of_optimum
 
 __all__ = ["SMOOTHING", "latest_results", "run_url", "show", "window_of"]
 
@@ -145,7 +145,7 @@ def _panels(runs: list[RunData], colours: dict[str, int]) -> list[dict[str, Any]
                 "mean": float(result["mean"]),
                 "interval": interval_of(result),
                 "success": number(result.get("success_rate")),
-                "optimum": number(result.get("share_of_optimum")),
+                "optimum": share_of_optimum(result),
                 "invalid": number(result.get("invalid_action_rate")),
                 "count": result.get("num_episodes"),
             }
@@ -158,7 +158,7 @@ def _panels(runs: list[RunData], colours: dict[str, int]) -> list[dict[str, Any]
                 "chart": interval_chart(bars, label=f"Return on {panel}"),
                 "rows": rows,
                 "unfinished": any(tag != "final" for _, tag, _ in entries),
-                "note": share_note(number(result.get("share_of_optimum")) for _, _, result in entries),
+                "note": share_note(share_of_optimum(result) for _, _, result in entries),
             }
         )
     return panels

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stratagem.algorithms.ms_grpo_config import without_idle_settings
 from stratagem.errors import RunError
 from stratagem.files import (
     atomic_write_bytes,
@@ -228,8 +229,8 @@ def list_runs(root: Path | str) -> list[str]:
 
 
 def recipe_differences(stored: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Return ``key (old -> new)`` for every dotted key whose value differs."""
-    old, new = _flatten(stored), _flatten(given)
+    """Return ``key (old -> new)`` for every dotted key whose value differs and has an effect."""
+    old, new = _flatten(without_idle_settings(stored)), _flatten(given)
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key, _ABSENT) != new.get(key, _ABSENT))
     return [f"{key} ({old.get(key, _ABSENT)!r} -> {new.get(key, _ABSENT)!r})" for key in keys]
 

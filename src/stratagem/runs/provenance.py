@@ -61,11 +61,11 @@ def own_games(recipe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
             continue
         try:
             path = inspect.getsourcefile(game_class(name))
-        except (ConfigError, TypeError):  # a name that is refused elsewhere; a class without a file
+            code = None if path is None else Path(path).read_bytes()
+        except (ConfigError, TypeError, OSError):  # refused elsewhere; a class of a notebook, or its file is gone
             continue
-        if path is not None and Path(path).is_file():
-            digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-            found[name] = {"file": str(Path(path).absolute()), "sha256": digest}
+        if path is not None and code is not None:
+            found[name] = {"file": str(Path(path).absolute()), "sha256": hashlib.sha256(code).hexdigest()}
     return found
 
 
