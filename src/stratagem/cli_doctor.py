@@ -173,7 +173,7 @@ def _writable(name: str, folder: Path) -> Check:
     free = shutil.disk_usage(existing).free / 2**30
     advice = None
     if free < 8:
-        advice = "A run of the demo takes 1 GiB, and 5 GiB where all weights of its model train."
+        advice = "A run of the demo takes 1 GiB, and 3 GiB where all weights of its model train."
     return Check(name, f"{folder}, {free:.1f} GiB free", advice)
 
 

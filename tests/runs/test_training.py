@@ -559,6 +559,13 @@ def test_the_size_of_a_layer_is_that_of_the_weights(whole: Path) -> None:
     assert layer_parameters("owner/model") is None
 
 
+def test_a_file_that_holds_no_weights_says_nothing_of_a_layer(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert layer_parameters(str(tmp_path)) is None
+    (tmp_path / "model.safetensors").write_bytes((4).to_bytes(8, "little") + b"{{{{")
+    assert layer_parameters(str(tmp_path)) is None
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [

@@ -92,8 +92,13 @@ def layer_parameters(name: str) -> float | None:
     found = 0
     for path in Path(name).glob("*.safetensors"):
         with path.open("rb") as file:  # a length in eight bytes, then that many bytes of JSON
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        found += sum(math.prod(tensor["shape"]) for key, tensor in header.items() if ".layers.0." in key)
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length) if length <= path.stat().st_size else b""
+        try:
+            tensors = json.loads(header)
+        except ValueError:  # damaged, or a pointer in place of the weights: told when the model is loaded
+            return None
+        found += sum(math.prod(tensor["shape"]) for key, tensor in tensors.items() if ".layers.0." in key)
     return float(found) or None
 
 
