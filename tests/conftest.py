@@ -19,6 +19,12 @@ from stratagem.runs.folder import RunFolder
 RECIPE_TEXT = 'name = "lake"\nseed = 3\n\n[game]\nname = "frozen_lake"\n'
 
 
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command prints must not depend on what else this machine does."""
+    monkeypatch.setattr("stratagem.cli_work.load_warning", lambda: None)
+
+
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Iterator[RunFolder]:
     """A fresh, locked run."""
