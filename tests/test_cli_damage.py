@@ -176,3 +176,13 @@ def test_a_terminal_without_unicode_gets_question_marks(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "?\n"
+
+
+def test_a_training_on_a_busy_machine_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stratagem.cli_work.load_warning", lambda: "This machine is busy.")
+    few = ["warm_start=false", "algorithm.num_iterations=1", "agent.max_new_tokens=2"]
+    assert main(["train", str(TINY), "--name", "first", *(word for item in few for word in ("--set", item))]) == 0
+    assert capsys.readouterr().err.count("warning: This machine is busy.\n") == 1
